@@ -1,0 +1,1 @@
+"""What every part stands on: errors, typed configuration, artifacts, executors, documents, progress."""
