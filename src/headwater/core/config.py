@@ -53,7 +53,7 @@ def field(
     `unit` is printed by `headwater recipe explain` ("tokens", "samples", "bytes", "steps", "ratio" ...);
     `aliases` are names other projects use for the same thing; `constraints` go to pydantic (ge, le, gt ...).
     """
-    extra = {"unit": unit, "kind": kind, "aliases": list(aliases)}
+    extra: Any = {"unit": unit, "kind": kind, "aliases": list(aliases)}
     if default_factory is not None:
         return Field(default_factory=default_factory, json_schema_extra=extra, **constraints)
     return Field(default, json_schema_extra=extra, **constraints)

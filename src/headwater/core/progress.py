@@ -61,14 +61,18 @@ class Reporter:
         columns = (
             TextColumn("  {task.description}"),
             BarColumn(),
-            TextColumn("{task.completed:,.0f}/{task.total:,.0f} {task.fields[unit]}" if total else "{task.completed:,.0f} {task.fields[unit]}"),
+            TextColumn(
+                "{task.completed:,.0f}/{task.total:,.0f} {task.fields[unit]}"
+                if total
+                else "{task.completed:,.0f} {task.fields[unit]}"
+            ),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
             TextColumn("{task.fields[note]}"),
         )
         with Progress(*columns, console=self.console, transient=True) as progress:
             task = progress.add_task(description, total=total, unit=unit, note="")
-            yield _RichBar(progress, task)  # type: ignore[arg-type]
+            yield _RichBar(progress, task)
 
 
 class _RichBar:
