@@ -182,12 +182,14 @@ _WORDS = {int: "integer", float: "number", bool: "true or false", str: "text", P
 def type_text(annotation: Any, info: FieldInfo | None = None) -> str:
     """A type in words: `integer >= 1`, `one of adamw, muon`, `list of text`."""
     words: list[str] = []
+    limits = _limits(info)
     for member in alternatives(annotation):
         word = _member_text(member)
+        if limits and member is not type(None):
+            word, limits = f"{word} {limits}", ""
         if word not in words:
             words.append(word)
-    limits = _limits(info)
-    return " or ".join(sorted(words, key=lambda word: word == "null")) + (f" {limits}" if limits else "")
+    return " or ".join(sorted(words, key=lambda word: word == "null"))
 
 
 def _member_text(member: Any) -> str:

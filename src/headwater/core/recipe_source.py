@@ -152,9 +152,17 @@ def parse_file(path: Path) -> Node:
             f"byte {raw[error.start]:#04x} is not UTF-8", where=f"{shown}:{line}", mend="save the file as UTF-8"
         ) from None
     if path.suffix == ".json":
-        # YAML refuses tabs between tokens, JSON allows them; no JSON string can hold a raw tab.
-        text = text.replace("\t", " ")
+        # YAML refuses tabs between tokens, which JSON allows (no JSON string holds a raw tab), and the pairs of
+        # escapes JSON writes for characters beyond U+FFFF.
+        text = _PAIR.sub(lambda pair: pair[1] + _character(pair[2], pair[3]), text.replace("\t", " "))
     return parse_text(text, shown)
+
+
+_PAIR = re.compile(r"(?<!\\)((?:\\\\)*)\\u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})")
+
+
+def _character(high: str, low: str) -> str:
+    return chr(0x10000 + (int(high, 16) - 0xD800) * 0x400 + int(low, 16) - 0xDC00)
 
 
 def _suggest_file(path: Path) -> str:
@@ -275,8 +283,7 @@ class _Builder:
             raise RecipeError(f"the YAML tag {node.tag} is not allowed", where=str(place), mend="write a plain value")
         text = str(node.value)
         if node.style in ("'", '"', "|", ">"):
-            # JSON writes characters beyond U+FFFF as two \\u escapes, which YAML keeps apart.
-            return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") if _HALVES.search(text) else text
+            return text
         return scalar(text)
 
     def _mapping(self, node: yaml.MappingNode) -> dict[str, Node]:
@@ -305,6 +312,3 @@ class _Builder:
             if not isinstance(source, yaml.MappingNode):
                 raise RecipeError("`<<` merges blocks only", where=str(place), mend="point it at an anchor of a block")
             yield from self.build(source).value.items()
-
-
-_HALVES = re.compile("[\ud800-\udfff]")
