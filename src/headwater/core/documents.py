@@ -12,6 +12,7 @@ written in the order given, so the same documents give the same bytes.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,9 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
+
+from headwater.core.artifacts import MANIFEST, Artifact
+from headwater.core.errors import InputError
 
 ROW_GROUP_DOCUMENTS = 4096
 ROW_GROUP_BYTES = 8 << 20
@@ -41,6 +45,10 @@ SCHEMA = pa.schema(
 
 DOMAINS = ("web", "books", "code", "papers", "other")
 """The five domains of the mixture; a recipe may use other names too."""
+
+
+SPLITS = ("train", "validation", "test")
+_SHARD_NAME = re.compile(r"(?P<domain>.+)-\d{5,}\.parquet")
 
 
 def document_id(source: str, relative_path: str, position: int) -> str:
@@ -137,3 +145,70 @@ def read_texts(path: Path, columns: tuple[str, ...] = ("id", "text")) -> Iterato
     file = pq.ParquetFile(path)
     for group in range(file.num_row_groups):
         yield from file.read_row_group(group, columns=list(columns)).to_pylist()
+
+
+class Corpus:
+    """Curated documents on disk: `SPLIT/DOMAIN-00000.parquet`, in the order of split, domain, shard number.
+
+    corpus = Corpus.open(artifact)
+    for document in corpus.documents("train", "web"): ...
+    """
+
+    def __init__(self, root: Path, shards: dict[str, dict[str, list[Path]]]) -> None:
+        self.root = root
+        self._shards = shards
+
+    @classmethod
+    def open(cls, source: Path | Artifact) -> Corpus:
+        """From a `curate` artifact, its folder, or any folder that holds SPLIT/DOMAIN-NUMBER.parquet (below `corpus/`
+        or directly). Raises InputError if there are no such files."""
+        if isinstance(source, Artifact):
+            root, names = source.path / "corpus", source.files("corpus/")
+            paths = [source.path / name for name in names]
+        elif (Path(source) / MANIFEST).is_file():
+            return cls.open(Artifact.open(Path(source)))
+        else:
+            root = Path(source) / "corpus" if (Path(source) / "corpus").is_dir() else Path(source)
+            paths = [path for split in SPLITS for path in sorted((root / split).glob("*.parquet"))]
+        found: dict[str, dict[str, list[Path]]] = {}
+        for path in sorted(paths, key=lambda path: (len(path.name), path.name)):  # -99999 comes before -100000
+            match = _SHARD_NAME.fullmatch(path.name)
+            if match is not None and path.parent.parent == root and path.parent.name in SPLITS:
+                found.setdefault(path.parent.name, {}).setdefault(match["domain"], []).append(path)
+        if not found:
+            raise InputError(
+                "no corpus here: there is no SPLIT/DOMAIN-00000.parquet",
+                where=str(root),
+                mend="give the folder of a finished curate stage (`headwater curate` makes one)",
+            )
+        return cls(root, found)
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """Of train, validation, test those that have documents."""
+        return tuple(split for split in SPLITS if split in self._shards)
+
+    def domains(self, split: str) -> tuple[str, ...]:
+        """Sorted names; empty for a split without documents. Raises InputError for a name that is no split."""
+        return tuple(sorted(self._split(split)))
+
+    def shards(self, split: str, domain: str | None = None) -> list[Path]:
+        """Files of a split, or of one domain of it. Raises InputError for an unknown split or domain."""
+        domains = self._split(split)
+        if domain is not None and domain not in domains:
+            raise InputError(
+                f"the {split} split has no domain {domain!r}",
+                where=str(self.root),
+                mend="it has " + (", ".join(sorted(domains)) or "no documents at all"),
+            )
+        return [path for name in sorted(domains) if domain in (None, name) for path in domains[name]]
+
+    def documents(self, split: str, domain: str | None = None) -> Iterator[Document]:
+        """Stream documents in order; memory is bounded by one row group."""
+        for path in self.shards(split, domain):
+            yield from read_documents(path)
+
+    def _split(self, split: str) -> dict[str, list[Path]]:
+        if split not in SPLITS:
+            raise InputError(f"{split!r} is no split", where=str(self.root), mend=f"give one of {', '.join(SPLITS)}")
+        return self._shards.get(split, {})
