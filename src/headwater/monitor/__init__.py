@@ -1,0 +1,10 @@
+"""Watching a run: metric registry, sinks (JSON Lines, console, Prometheus) and the report. No torch, no model.
+
+from headwater.monitor import MetricsRecord, write_report
+"""
+
+from headwater.monitor.config import MonitorConfig
+from headwater.monitor.record import MetricsRecord, cut_after, read_metrics
+from headwater.monitor.registry import METRICS, Metric
+
+__all__ = ["METRICS", "Metric", "MetricsRecord", "MonitorConfig", "cut_after", "read_metrics"]

@@ -1,0 +1,82 @@
+"""Every metric of a run, declared once: name, unit, help, labels. Sinks, report and docs come from it.
+
+In: nothing. Out: `METRICS`, by the key used in `metrics.jsonl`. A Prometheus name follows its naming rules (base
+units, `_total` for counters, ratios from 0 to 1).
+
+    METRICS["loss"].prometheus      # "llm_train_loss"
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["gauge", "counter"]
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric. `key` in the record; `prometheus` "" keeps it out of the endpoint; `title` heads its curve."""
+
+    key: str
+    prometheus: str
+    kind: Kind
+    unit: str
+    title: str
+    help: str
+    labels: tuple[str, ...] = ()
+
+
+def _declare(*metrics: Metric) -> dict[str, Metric]:
+    return {metric.key: metric for metric in metrics}
+
+
+METRICS: dict[str, Metric] = _declare(
+    Metric("step", "llm_step", "gauge", "steps", "Step", "Optimizer steps done"),
+    Metric("tokens", "llm_tokens_total", "counter", "tokens", "Tokens", "Tokens read since the start of the run"),
+    Metric("time", "", "gauge", "seconds", "Time", "Wall clock, seconds since 1970"),
+    Metric("loss", "llm_train_loss", "gauge", "nats/token", "Training loss", "Cross-entropy of the step's batch"),
+    Metric("loss_sma", "llm_train_loss_sma", "gauge", "nats/token", "Training loss, moving average",
+           "Simple moving average of the loss"),
+    Metric("perplexity", "llm_perplexity", "gauge", "ratio", "Perplexity", "e to the loss in nats"),
+    Metric("bits_per_byte", "llm_bits_per_byte", "gauge", "bits/byte", "Bits per byte",
+           "Training loss in bits over the bytes of text the batch stands for"),
+    Metric("z_loss", "llm_z_loss", "gauge", "nats/token", "z-loss", "Weighted log(Z)^2 term, where switched on"),
+    Metric("grad_norm", "llm_grad_norm", "gauge", "norm", "Gradient norm",
+           "Global norm of the gradient, unscaled, before clipping"),
+    Metric("clip_factor", "llm_clip_ratio", "gauge", "ratio", "Clipping",
+           "What the gradient was multiplied with; 1 is no clipping"),
+    Metric("lr", "llm_learning_rate", "gauge", "1", "Learning rate", "Learning rate of the step"),
+    Metric("throughput", "llm_tokens_per_second", "gauge", "tokens/second", "Throughput",
+           "Tokens of the step over its whole duration"),
+    Metric("mfu", "llm_mfu_ratio", "gauge", "ratio", "Model FLOPs utilisation",
+           "Model FLOPs a second over the device's bf16 peak; null where the peak is not known"),
+    Metric("mem_allocated", "llm_memory_allocated_bytes", "gauge", "bytes", "Memory",
+           "Peak memory of the device's allocator; on CPU the resident size of the process"),
+    Metric("gpu_util", "llm_gpu_utilisation_ratio", "gauge", "ratio", "GPU utilisation",
+           "Share of time with a kernel running, as NVML counts it; null without a GPU"),
+    Metric("step_seconds", "llm_step_duration_seconds", "gauge", "seconds", "Step time", "Whole duration of the step"),
+    Metric("data_wait_seconds", "llm_data_wait_seconds", "gauge", "seconds", "Waiting for data",
+           "Time of the step spent waiting for the loader"),
+    Metric("forward_backward_seconds", "llm_forward_backward_seconds", "gauge", "seconds", "Forward and backward",
+           "Time of the step in forward and backward passes"),
+    Metric("optimizer_seconds", "llm_optimizer_seconds", "gauge", "seconds", "Optimizer",
+           "Time of the step in gradient norm, clipping and update"),
+    Metric("checkpoint_seconds", "llm_checkpoint_seconds", "gauge", "seconds", "Checkpoint",
+           "Time training waited for a checkpoint since the line before"),
+    Metric("validation_seconds", "llm_validation_seconds", "gauge", "seconds", "Validation",
+           "Time training waited for validation or samples since the line before"),
+    Metric("val_loss", "llm_val_loss", "gauge", "nats/token", "Validation loss",
+           "Cross-entropy of held-out windows", ("domain",)),
+    Metric("val_perplexity", "llm_val_perplexity", "gauge", "ratio", "Validation perplexity",
+           "e to the validation loss", ("domain",)),
+    Metric("val_bits_per_byte", "llm_val_bits_per_byte", "gauge", "bits/byte", "Validation bits per byte",
+           "Validation loss in bits over the bytes of the text", ("domain",)),
+    Metric("val_loss_averaged", "llm_val_loss_averaged", "gauge", "nats/token", "Validation loss, averaged weights",
+           "Cross-entropy of held-out windows under the averaged weights", ("domain",)),
+    Metric("val_bits_per_byte_averaged", "llm_val_bits_per_byte_averaged", "gauge", "bits/byte",
+           "Validation bits per byte, averaged weights", "Bits per byte under the averaged weights", ("domain",)),
+    Metric("domain_tokens", "llm_domain_tokens_total", "counter", "tokens", "Tokens by domain",
+           "Tokens read of each domain since the start of the run", ("domain",)),
+)  # fmt: skip
+"""Metrics with a label are objects in the record: `{"val_loss": {"all": 2.1, "code": 1.7}}`."""

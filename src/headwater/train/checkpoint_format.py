@@ -1,0 +1,131 @@
+"""How tensors lie in a checkpoint: torch's distributed checkpoint (DCP), with JSON in place of its pickles.
+
+DCP writes its index as a pickle, which can run code when it is read. Here the index is `tensors.json`, state that is
+not a tensor goes to `state.json`, and DCP is given tensors only; each tensor's bytes are read with torch's
+`weights_only` loader. So a checkpoint from a stranger cannot run anything.
+
+    write_tensors({"model.norm.weight": tensor}, folder); read_tensors(folder, {"model.norm.weight": target})
+"""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.filesystem import _StorageInfo
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    StorageMeta,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.storage import WriteResult
+
+from headwater.core.errors import CorruptArtifactError
+from headwater.core.files import atomic_write
+from headwater.core.jsonl import canonical_json, parse_json
+
+# One process without a process group is what is meant here, not an oversight.
+warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
+
+INDEX = "tensors.json"
+INDEX_FORMAT = 1
+
+DTYPES: dict[str, torch.dtype] = {
+    name: getattr(torch, name)
+    for name in (
+        "float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2",
+        "int64", "int32", "int16", "int8", "uint8", "bool",
+    )
+}  # fmt: skip
+_DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+
+class JsonIndexWriter(dcp.FileSystemWriter):
+    """DCP's file writer with the index as JSON. Files are synced by DCP before `finish`."""
+
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        places = {result.index: result.storage_data for ranks in results for result in ranks}
+        atomic_write(Path(self.path) / INDEX, canonical_json(_index_to_json(metadata, places)))
+
+
+class JsonIndexReader(dcp.FileSystemReader):
+    """DCP's file reader for `JsonIndexWriter`'s folders."""
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        return read_index(Path(self.path))
+
+
+def write_tensors(tensors: dict[str, torch.Tensor], folder: Path) -> None:
+    """Write tensors (on any device, sharded or not) into `folder` from this process alone."""
+    dcp.save(cast("dict[str, Any]", tensors), storage_writer=JsonIndexWriter(folder, thread_count=1), no_dist=True)
+
+
+def read_tensors(folder: Path, targets: dict[str, torch.Tensor]) -> None:
+    """Fill the given tensors in place; KeyError for a name that the folder does not hold."""
+    missing = sorted(set(targets) - set(tensor_names(folder)))
+    if missing:
+        raise KeyError(f"not in the checkpoint: {', '.join(missing[:5])}{' ...' if len(missing) > 5 else ''}")
+    dcp.load(cast("dict[str, Any]", targets), storage_reader=JsonIndexReader(folder), no_dist=True)
+
+
+def empty_tensors(folder: Path, prefix: str = "") -> dict[str, torch.Tensor]:
+    """Uninitialised CPU tensors of the stored shapes for all names that start with `prefix`, to be filled."""
+    shapes = {k: v for k, v in read_index(folder).state_dict_metadata.items() if k.startswith(prefix)}
+    return {
+        name: torch.empty(meta.size, dtype=meta.properties.dtype)
+        for name, meta in shapes.items()
+        if isinstance(meta, TensorStorageMetadata)
+    }
+
+
+def tensor_names(folder: Path) -> list[str]:
+    return list(read_index(folder).state_dict_metadata)
+
+
+def _index_to_json(metadata: Metadata, places: dict[MetadataIndex, _StorageInfo]) -> dict[str, Any]:
+    tensors: dict[str, Any] = {}
+    for name, entry in metadata.state_dict_metadata.items():
+        if not isinstance(entry, TensorStorageMetadata):
+            raise TypeError(f"{name} is not a tensor; such state belongs into state.json")
+        chunks = []
+        for chunk in entry.chunks:
+            place = places[MetadataIndex(name, chunk.offsets)]
+            chunks.append([list(chunk.offsets), list(chunk.sizes), place.relative_path, place.offset, place.length])
+        tensors[name] = {
+            "dtype": _DTYPE_NAMES[entry.properties.dtype],
+            "size": list(entry.size),
+            "chunks": chunks,
+        }
+    return {"format": INDEX_FORMAT, "tensors": tensors}
+
+
+def read_index(folder: Path) -> Metadata:
+    """The index of a folder; CorruptArtifactError if it cannot be read or points outside the folder."""
+    path = folder / INDEX
+    try:
+        index = parse_json(path.read_bytes())
+        if index["format"] != INDEX_FORMAT:
+            raise ValueError(f"format {index['format']}, this version reads {INDEX_FORMAT}")
+        metadata = Metadata(state_dict_metadata={}, storage_data={}, storage_meta=StorageMeta())
+        for name, entry in index["tensors"].items():
+            chunks = []
+            for offsets, sizes, file, offset, length in entry["chunks"]:
+                if Path(file).name != file:
+                    raise ValueError(f"{file} is not a plain file name")
+                chunks.append(ChunkStorageMetadata(torch.Size(offsets), torch.Size(sizes)))
+                metadata.storage_data[MetadataIndex(name, offsets)] = _StorageInfo(file, offset, length)
+            properties = TensorProperties(dtype=DTYPES[entry["dtype"]])
+            metadata.state_dict_metadata[name] = TensorStorageMetadata(properties, torch.Size(entry["size"]), chunks)
+        return metadata
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CorruptArtifactError(
+            f"the index of the checkpoint's tensors cannot be read: {error}",
+            where=str(path),
+            mend="use the checkpoint before it",
+        ) from error

@@ -1,0 +1,201 @@
+"""The run ledger: everything that changes over a run, as an append-only, hash-chained JSON Lines file.
+
+In: entries (`order`, `dataset`, `skip`, `lr`, `rewind`). Out: for any step, the settings its batch is read with, the
+samples it must not see and the factor on its learning rate. An entry takes effect at `step`, which must lie after
+`at`, the last step done when it was recorded: what is done is never altered, and a batch depends only on entries
+recorded before it. A `rewind` marks the entries recorded after its target as superseded; they stay in the file.
+
+    ledger = RunLedger(path); ledger.append("order", step=1, at=0, data={"seq_len": 256, "global_batch": 32})
+
+Each line holds the hash of the one before, so a line that was lost or edited shows when the file is opened.
+A torn last line, left by a kill in the middle of a write, was never acknowledged and is dropped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from headwater.core.errors import CorruptArtifactError
+from headwater.core.jsonl import JsonlLog, canonical_json, read_jsonl
+from headwater.train.phases import RunPlan
+
+EntryKind = Literal["run", "dataset", "order", "skip", "lr", "rewind"]
+GENESIS = "0" * 64
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerEntry:
+    """One line. `number` counts from 0; `step` is the first step affected; `at` the last step done when recorded.
+
+    `data` by kind: `run` {seed, format}; `dataset` {fingerprint}; `order` any of {phase, seq_len, global_batch,
+    mixture, rope_theta}; `skip` {domain, samples}; `lr` {factor, until}; `rewind` {to}.
+    """
+
+    number: int
+    kind: EntryKind
+    step: int
+    at: int
+    data: dict[str, Any]
+    previous: str
+    hash: str
+
+    def body(self) -> dict[str, Any]:
+        """What the hash covers."""
+        return {
+            "number": self.number,
+            "kind": self.kind,
+            "step": self.step,
+            "at": self.at,
+            "data": self.data,
+            "previous": self.previous,
+        }
+
+    def line(self) -> dict[str, Any]:
+        return {**self.body(), "hash": self.hash}
+
+
+@dataclass(frozen=True, slots=True)
+class OrderSetting:
+    """How batches are read from `step` on, until the next setting."""
+
+    step: int
+    phase: str
+    seq_len: int
+    global_batch: int
+    mixture: dict[str, float] | None
+    rope_theta: float | None
+
+
+class RunLedger:
+    """The ledger of one run folder; opening it checks the whole chain (CorruptArtifactError with the line)."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._entries: list[LedgerEntry] = []
+        previous = GENESIS
+        for number, row in enumerate(read_jsonl(path, on_broken=self._broken) if path.exists() else ()):
+            entry = _parse(row, path, number)
+            if entry.number != number or entry.previous != previous or entry.hash != _digest(entry.body()):
+                raise CorruptArtifactError(
+                    f"the run ledger's hash chain is broken at entry {number}",
+                    where=f"{path}:{number + 1}",
+                    mend="restore the file from a copy: without it nobody can say which data the run has seen",
+                )
+            previous = entry.hash
+            self._entries.append(entry)
+
+    def _broken(self, line: int, offset: int, reason: str) -> None:
+        raise CorruptArtifactError(
+            f"the run ledger cannot be read: {reason}",
+            where=f"{self.path}:{line}",
+            mend="restore the file from a copy: without it nobody can say which data the run has seen",
+        )
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[LedgerEntry]:
+        return iter(self._entries)
+
+    @property
+    def head(self) -> str:
+        """Hash of the last entry, 64 hex digits; zeros for an empty ledger."""
+        return self._entries[-1].hash if self._entries else GENESIS
+
+    def append(self, kind: EntryKind, *, step: int, at: int, data: dict[str, Any]) -> LedgerEntry:
+        """Record one entry, durably. An equal entry already in force is returned as it is, so that a step repeated
+        after a resume records its decision once. ValueError if `step` is already done.
+        """
+        if step <= at:
+            raise ValueError(f"a ledger entry for step {step} would alter a batch that is already done (step {at})")
+        for entry in self.effective():
+            if (entry.kind, entry.step, entry.at, entry.data) == (kind, step, at, data):
+                return entry
+        body = LedgerEntry(len(self._entries), kind, step, at, data, self.head, "").body()
+        entry = LedgerEntry(**body, hash=_digest(body))
+        with JsonlLog(self.path, fsync=True) as log:
+            log.append(entry.line())
+        self._entries.append(entry)
+        return entry
+
+    def superseded(self) -> frozenset[int]:
+        """Numbers of the entries that a later rewind went back behind."""
+        gone: set[int] = set()
+        for entry in self._entries:
+            if entry.kind == "rewind":
+                gone.update(e.number for e in self._entries[: entry.number] if e.at > entry.data["to"])
+        return frozenset(gone)
+
+    def effective(self) -> list[LedgerEntry]:
+        """Entries in force, in the order recorded."""
+        gone = self.superseded()
+        return [entry for entry in self._entries if entry.number not in gone]
+
+    def contains(self, head: str) -> bool:
+        """Whether `head` is the hash of one of the entries: whether a checkpoint belongs to this history."""
+        return head == GENESIS or any(entry.hash == head for entry in self._entries)
+
+    def order_settings(self) -> list[OrderSetting]:
+        """The order entries in force merged into a timeline: a field holds until the next entry, by step, sets it;
+        of two entries for one step the later recorded wins.
+        """
+        entries = sorted((e for e in self.effective() if e.kind == "order"), key=lambda e: (e.step, e.number))
+        timeline: list[OrderSetting] = []
+        fields: dict[str, Any] = {"mixture": None, "rope_theta": None}
+        for entry in entries:
+            fields.update(entry.data)
+            setting = OrderSetting(step=entry.step, **fields)
+            if timeline and timeline[-1].step == entry.step:
+                timeline[-1] = setting
+            else:
+                timeline.append(setting)
+        return timeline
+
+    def skips(self) -> list[dict[str, Any]]:
+        """Skip entries in force: {step, domain, samples}."""
+        return [{"step": e.step, **e.data} for e in self.effective() if e.kind == "skip"]
+
+    def lr_factor(self, step: int) -> float:
+        """Product of the learning-rate interventions in force at `step`; 1.0 without any."""
+        factor = 1.0
+        for entry in self.effective():
+            if entry.kind == "lr" and entry.step <= step <= entry.data["until"]:
+                factor *= entry.data["factor"]
+        return factor
+
+
+def record_plan(ledger: RunLedger, plan: RunPlan, *, seed: int, dataset_fingerprint: str) -> None:
+    """Write the plan's segments at the start of a run, before step 1; a second call changes nothing."""
+    ledger.append("run", step=1, at=0, data={"seed": seed, "format": 1})
+    ledger.append("dataset", step=1, at=0, data={"fingerprint": dataset_fingerprint})
+    for segment in plan.segments:
+        data = {
+            "phase": segment.phase,
+            "seq_len": segment.seq_len,
+            "global_batch": segment.global_batch,
+            "mixture": segment.mixture,
+            "rope_theta": segment.rope_theta,
+        }
+        ledger.append("order", step=segment.first_step, at=0, data=data)
+
+
+def _digest(body: dict[str, Any]) -> str:
+    return hashlib.sha256(canonical_json(body)).hexdigest()
+
+
+def _parse(row: Any, path: Path, number: int) -> LedgerEntry:
+    try:
+        entry = LedgerEntry(**row)
+        if entry.kind not in get_args(EntryKind):
+            raise ValueError(entry.kind)
+        return entry
+    except (TypeError, ValueError) as error:
+        raise CorruptArtifactError(
+            f"not a ledger entry: {str(row)[:100]}",
+            where=f"{path}:{number + 1}",
+            mend="restore the file from a copy, or upgrade Headwater if a newer version wrote it",
+        ) from error

@@ -1,0 +1,215 @@
+"""The folder of one training run, read without torch: what it is, how far it is, which checkpoints are whole.
+
+In: a path. Out: `RunFolder`. Layout (everything but `run.json` and the tokenizer grows while the run trains):
+
+    run.json            what is trained, on what: model, train, seed, dataset and tokenizer fingerprints
+    recipe.yaml         the resolved recipe, where one was given
+    tokenizer/          a copy of the tokenizer
+    ledger.jsonl        headwater.train.ledger
+    metrics.jsonl       headwater.monitor.record
+    events.jsonl        starts, resumes, checkpoints, warnings, with times
+    samples.jsonl       texts generated on the way
+    checkpoints/        step-00000100/ (committed), newest.json (points to the one written last)
+    final.json          written once, when the last step is done
+
+    RunFolder.open("runs/4f2a").status()         # RunStatus(state="partial", step=100, steps=2000)
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from headwater.core.errors import CorruptArtifactError, InputError
+from headwater.core.files import atomic_write
+from headwater.core.jsonl import JsonlLog, json_safe, parse_json, pretty_json, read_jsonl
+from headwater.core.locks import lock_owner
+from headwater.monitor.record import read_metrics
+from headwater.train.ledger import RunLedger
+
+CHECKPOINT_PREFIX = "step-"
+MANIFEST = "manifest.json"
+POINTER = "newest.json"
+
+State = Literal["empty", "partial", "running", "finished"]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRef:
+    """One committed checkpoint. `path` is its folder; what it holds is checked when it is loaded."""
+
+    path: Path
+    step: int
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    def manifest(self) -> dict[str, Any]:
+        """The manifest: {format, sequence, run, step, ledger, dataset, permanent, files: {name: {sha256, bytes}}}.
+
+        CorruptArtifactError if it cannot be read.
+        """
+        try:
+            manifest = parse_json((self.path / MANIFEST).read_bytes())
+            if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict):
+                raise ValueError("not a manifest")
+            return manifest
+        except (OSError, ValueError) as error:
+            raise CorruptArtifactError(
+                f"the checkpoint's manifest cannot be read: {error}",
+                where=str(self.path / MANIFEST),
+                mend="use the checkpoint before it",
+            ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class RunStatus:
+    """`step` of `steps` is the newest committed checkpoint, from which a partial run goes on."""
+
+    state: State
+    step: int
+    steps: int
+
+
+def checkpoint_name(step: int) -> str:
+    return f"{CHECKPOINT_PREFIX}{step:08d}"
+
+
+def list_checkpoints(folder: Path) -> list[CheckpointRef]:
+    """Committed checkpoints, the one written last first.
+
+    The order is that of the manifests' `sequence`, not of the steps: after a rewind the newest need not be the one
+    with the highest step. One whose manifest cannot be read comes first, so that whoever loads it says so.
+    """
+    found: list[tuple[float, int, CheckpointRef]] = []
+    for path in folder.iterdir() if folder.is_dir() else ():
+        digits = path.name.removeprefix(CHECKPOINT_PREFIX)
+        if path.name.startswith(CHECKPOINT_PREFIX) and digits.isdigit() and path.is_dir():
+            ref = CheckpointRef(path, int(digits))
+            try:
+                sequence = float(ref.manifest()["sequence"])
+            except (CorruptArtifactError, KeyError, TypeError, ValueError):
+                sequence = float("inf")
+            found.append((sequence, ref.step, ref))
+    return [ref for _, _, ref in sorted(found, key=lambda item: item[:2], reverse=True)]
+
+
+class RunFolder:
+    """One run's folder. Opening reads only small files; no torch is imported."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = Path(path)
+
+    @classmethod
+    def open(cls, path: Path | str) -> RunFolder:
+        """InputError if there is no run in the folder."""
+        folder = cls(Path(path))
+        if not (folder.path / "run.json").is_file():
+            raise InputError(
+                "no training run here: run.json is missing", where=str(path), mend="give the folder of a run"
+            )
+        return folder
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """`run.json`: {format, run, model, train, seed, steps, dataset, tokenizer, created}; {} before it exists."""
+        return self._json("run.json") or {}
+
+    @property
+    def run_id(self) -> str:
+        return self.path.name
+
+    @property
+    def checkpoints_dir(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def metrics_path(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def ledger_path(self) -> Path:
+        return self.path / "ledger.jsonl"
+
+    @property
+    def tokenizer_path(self) -> Path:
+        return self.path / "tokenizer"
+
+    def ledger(self) -> RunLedger:
+        """The checked ledger; CorruptArtifactError if its chain is broken."""
+        return RunLedger(self.ledger_path)
+
+    def status(self) -> RunStatus:
+        newest = self.newest_checkpoint()
+        step, steps = (newest.step if newest else 0), int(self.record.get("steps", 0))
+        if self.final is not None:
+            return RunStatus("finished", step, steps)
+        if lock_owner(self.path) is not None:
+            return RunStatus("running", step, steps)
+        return RunStatus("partial" if self.record else "empty", step, steps)
+
+    def checkpoints(self) -> list[CheckpointRef]:
+        """Committed checkpoints, newest first."""
+        return list_checkpoints(self.checkpoints_dir)
+
+    def newest_checkpoint(self) -> CheckpointRef | None:
+        checkpoints = self.checkpoints()
+        return checkpoints[0] if checkpoints else None
+
+    @property
+    def final(self) -> CheckpointRef | None:
+        """The checkpoint of the last step of a finished run; None while it is not finished."""
+        done = self._json("final.json")
+        if done is None:
+            return None
+        path = self.checkpoints_dir / str(done["checkpoint"])
+        return CheckpointRef(path, int(done["step"])) if (path / MANIFEST).exists() else None
+
+    @property
+    def final_record(self) -> dict[str, Any]:
+        """`final.json`: {checkpoint, step, tokens, metrics}; {} while the run is not finished."""
+        return self._json("final.json") or {}
+
+    def metrics(self) -> Iterator[dict[str, Any]]:
+        return read_metrics(self.metrics_path)
+
+    def events(self) -> Iterator[dict[str, Any]]:
+        path = self.path / "events.jsonl"
+        if path.exists():
+            yield from read_jsonl(path, on_broken=lambda *_: None)
+
+    def samples(self) -> Iterator[dict[str, Any]]:
+        """{step, prompt, text} of the texts generated while training."""
+        path = self.path / "samples.jsonl"
+        if path.exists():
+            yield from read_jsonl(path, on_broken=lambda *_: None)
+
+    # What the trainer writes.
+
+    def write_json(self, name: str, value: dict[str, Any]) -> None:
+        atomic_write(self.path / name, pretty_json(json_safe(value)))
+
+    def event(self, kind: str, **facts: Any) -> None:
+        """Append to `events.jsonl`, with the time."""
+        with JsonlLog(self.path / "events.jsonl") as log:
+            log.append(json_safe({"time": round(time.time(), 3), "event": kind, **facts}))
+
+    def _json(self, name: str) -> dict[str, Any] | None:
+        try:
+            data = (self.path / name).read_bytes()
+        except OSError:
+            return None
+        try:
+            value = json.loads(data)
+            if isinstance(value, dict):
+                return value
+            raise ValueError("not an object")
+        except ValueError as error:
+            raise CorruptArtifactError(
+                f"cannot be read: {error}", where=str(self.path / name), mend="restore the file, or train anew"
+            ) from error
