@@ -1,0 +1,37 @@
+import re
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headwater.core.units import count_units
+
+
+def test_chinese_counts_characters_and_english_counts_words() -> None:
+    assert count_units("今天天气很好。") == 6
+    assert count_units("The weather is fine today.") == 5
+    assert count_units("用Python写code") == 4
+    assert count_units("，。！？ \n\t--- …") == 0
+    assert count_units("") == 0
+
+
+def test_apostrophes_and_decimal_points_do_not_split() -> None:
+    assert count_units("Don't") == count_units("Don’t") == 1
+    assert count_units("3.14") == count_units("1,000,000") == 1
+    assert count_units("end.Start") == 2
+    assert count_units("'quoted' 5.") == 2
+    assert count_units("snake_case") == 1
+
+
+def test_korean_counts_words_and_kana_counts_characters() -> None:
+    assert count_units("안녕하세요 세계") == 2
+    assert count_units("ひらがなカタカナ") == 8
+
+
+@given(st.text())
+def test_units_of_two_texts_with_a_space_between_add_up(text: str) -> None:
+    assert count_units(text + " " + text) == 2 * count_units(text)
+
+
+@given(st.text(alphabet="ab12 中文。\n"))
+def test_units_agree_with_a_regular_expression(text: str) -> None:
+    assert count_units(text) == len(re.findall(r"[中文]|[ab12]+", text))
