@@ -18,7 +18,7 @@ OTHER, SPACE, DIGIT, LATIN, LETTER, MARK, HAN, KANA, HANGUL, JOINER, APOSTROPHE,
 """Classes of characters. LETTER is a letter of any script that is neither Latin nor CJK; JOINER is the underscore."""
 
 _SLICE = 1 << 22  # characters looked at a time: 20 MB of working memory
-_HAN = ((0x3005, 0x3007), (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x3FFFD))
+_HAN = ((0x3005, 0x3005), (0x3007, 0x3007), (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x3FFFD))
 _KANA = ((0x3041, 0x3096), (0x309D, 0x309F), (0x30A1, 0x30FA), (0x30FC, 0x30FF), (0x31F0, 0x31FF), (0xFF66, 0xFF9D))
 _HANGUL = ((0x1100, 0x11FF), (0x3131, 0x318E), (0xA960, 0xA97C), (0xAC00, 0xD7A3))
 _LATIN = ((0x41, 0x24F), (0x1E00, 0x1EFF), (0x2C60, 0x2C7F), (0xA720, 0xA7FF), (0xFF21, 0xFF5A))
@@ -41,7 +41,6 @@ def class_table() -> NDArray[np.uint8]:
     for ranges, value in ((_HAN, HAN), (_KANA, KANA), (_HANGUL, HANGUL)):
         for first, last in ranges:
             table[first : last + 1] = value
-    table[0x3006] = OTHER  # a closing mark among the ideographic signs
     for first, last in _LATIN:
         table[first : last + 1][table[first : last + 1] == LETTER] = LATIN
     table[[ord(space) for space in "\t\n\v\f\r\x1c\x1d\x1e\x1f\x85"]] = SPACE
