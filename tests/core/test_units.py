@@ -22,8 +22,8 @@ def test_apostrophes_and_decimal_points_do_not_split() -> None:
     assert count_units("snake_case") == 1
 
 
-def test_korean_counts_words_and_kana_counts_characters() -> None:
-    assert count_units("안녕하세요 세계") == 2
+def test_kana_and_hangul_count_characters() -> None:
+    assert count_units("안녕하세요 세계") == 7
     assert count_units("ひらがなカタカナ") == 8
 
 
