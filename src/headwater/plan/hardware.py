@@ -1,0 +1,135 @@
+"""The catalogue of accelerators: peaks, memory, links, power and price, each with where it comes from.
+
+In: `data/hardware.yaml` (editable facts). Out: frozen `Accelerator` objects.
+
+    python -c "from headwater.plan.hardware import accelerator; print(accelerator('a100-80gb'))"
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import yaml
+
+from headwater.core.errors import InputError
+
+PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4", "int8")
+
+
+@dataclass(frozen=True)
+class Accelerator:
+    """One accelerator part.
+
+    Peaks are dense FLOP/s; memory in bytes; bandwidths in bytes/s, one direction; `units` the number of
+    streaming multiprocessors (what a wave of tiles runs over); `gemm_ratio` best measured GEMM rate / peak.
+    """
+
+    name: str
+    peak: Mapping[str, float]
+    memory_bytes: float
+    memory_bandwidth: float
+    intra_bandwidth: float
+    domain: int
+    units: int
+    gemm_ratio: Mapping[str, float]
+    watts: float
+    pcie_bandwidth: float
+    price: tuple[float, float, float]
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+    def peak_flops(self, precision: str) -> float:
+        """Dense peak in FLOP/s for `precision`; InputError when the part cannot compute in it."""
+        key = "fp8" if precision == "mxfp8" and "mxfp8" not in self.peak else precision
+        if key not in self.peak:
+            raise InputError(
+                f"{self.name} has no {precision} arithmetic",
+                where="precision",
+                mend=f"choose one of {', '.join(sorted(self.peak))}",
+            )
+        return self.peak[key] * 1e12
+
+    def gemm_limit(self, precision: str) -> float:
+        """Best measured matrix-multiply rate as a fraction of the dense peak of `precision`."""
+        half = self.gemm_ratio.get("bf16", self.gemm_ratio.get("fp16", 0.75))
+        if precision in ("fp8", "mxfp8", "int8", "nvfp4"):
+            return self.gemm_ratio.get("fp8", half)
+        return half
+
+    @property
+    def half(self) -> str:
+        """The 16-bit precision attention and norms run in."""
+        return "bf16" if "bf16" in self.peak else "fp16"
+
+
+def _merge(raw: Mapping[str, Any], name: str) -> dict[str, Any]:
+    entry = dict(raw[name])
+    parent = entry.pop("like", None)
+    if parent is None:
+        return entry
+    base = _merge(raw, parent)
+    sources = {**base.get("sources", {}), **entry.get("sources", {})}
+    return {**base, **entry, "sources": sources, "names": entry.get("names", [])}
+
+
+def from_mapping(name: str, entry: Mapping[str, Any]) -> Accelerator:
+    """Build an accelerator from the fields of `hardware.yaml` (also used for a part given in a cluster file)."""
+    required = ("peak", "memory_gb", "memory_tbs", "intra_gbs")
+    missing = [key for key in required if key not in entry]
+    if missing:
+        raise InputError(f"accelerator {name} lacks {', '.join(missing)}", where="gpu", mend="give all four fields")
+    for key in ("memory_gb", "memory_tbs", "intra_gbs"):
+        if not float(entry[key]) > 0:
+            raise InputError(f"{key} is {entry[key]}, not above zero", where=f"gpu {name}")
+    peak = {str(k): float(v) for k, v in entry["peak"].items()}
+    unknown = sorted(set(peak) - set(PRECISIONS))
+    if unknown or not peak or min(peak.values()) <= 0:
+        raise InputError(
+            f"peaks of {name} are {peak}", where="gpu.peak", mend=f"positive TFLOPS for some of {', '.join(PRECISIONS)}"
+        )
+    low, mid, high = (float(x) for x in entry.get("price", (1.0, 2.0, 4.0)))
+    return Accelerator(
+        name=name,
+        peak=peak,
+        memory_bytes=float(entry["memory_gb"]) * 1e9,
+        memory_bandwidth=float(entry["memory_tbs"]) * 1e12,
+        intra_bandwidth=float(entry["intra_gbs"]) * 1e9,
+        domain=int(entry.get("domain", 8)),
+        units=int(entry.get("units", 108)),
+        gemm_ratio={str(k): float(v) for k, v in entry.get("gemm_ratio", {"bf16": 0.75}).items()},
+        watts=float(entry.get("watts", 500)),
+        pcie_bandwidth=float(entry.get("pcie_gbs", 25)) * 1e9,
+        price=(low, mid, high),
+        sources=dict(entry.get("sources", {})),
+    )
+
+
+@cache
+def catalogue() -> dict[str, Accelerator]:
+    """All parts by canonical name."""
+    raw = yaml.safe_load(files("headwater.plan").joinpath("data/hardware.yaml").read_text())["accelerators"]
+    return {name: from_mapping(name, _merge(raw, name)) for name in raw}
+
+
+@cache
+def _aliases() -> dict[str, str]:
+    raw = yaml.safe_load(files("headwater.plan").joinpath("data/hardware.yaml").read_text())["accelerators"]
+    table = {name: name for name in raw}
+    for name, entry in raw.items():
+        table.update({str(alias).lower(): name for alias in entry.get("names", [])})
+    return table
+
+
+def accelerator(name: str) -> Accelerator:
+    """Look a part up by name or alias, case-blind; InputError with the nearest names when unknown."""
+    key = name.strip().lower().replace("_", "-")
+    table = _aliases()
+    if key in table:
+        return catalogue()[table[key]]
+    near = difflib.get_close_matches(key, table, n=3, cutoff=0.5)
+    hint = f"did you mean {', '.join(near)}?" if near else f"known: {', '.join(sorted(catalogue()))}"
+    raise InputError(f"unknown accelerator {name!r}", where="gpu", mend=f"{hint} or describe it in a cluster file")

@@ -1,0 +1,362 @@
+"""Published training runs as cases for the cost model: one row of the table in, its possible layouts out.
+
+A row that does not say its micro-batch, interleaving or recompute gives several variants; the evaluation takes the
+fastest that fits, as the authors did, and says so. Nothing of the measured result is read here but the result itself.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from headwater.core.errors import InputError
+
+from . import counts
+from .cases import Schedule, stack as stack_cases
+from .hardware import Accelerator, accelerator
+from .stacks import Stack, raw, stack
+
+Row = dict[str, str]
+
+SCHEDULES = {
+    "": Schedule.NONE,
+    "none": Schedule.NONE,
+    "dp": Schedule.NONE,
+    "fsdp": Schedule.NONE,
+    "fsdp+tp": Schedule.NONE,
+    "1f1b": Schedule.ONE_F_ONE_B,
+    "gpipe": Schedule.GPIPE,
+    "1f1b-interleaved": Schedule.INTERLEAVED,
+    "1f1b-interleaved-variant": Schedule.INTERLEAVED,
+    "zb-h1": Schedule.ZB_H1,
+    "zb-1p": Schedule.ZB_1P,
+    "zb-h2": Schedule.ZB_H2,
+    "zb-2p": Schedule.ZB_2P,
+    "zb-v": Schedule.ZB_V,
+    "zbv": Schedule.ZB_V,
+    "dualpipe": Schedule.DUALPIPE,
+}
+# Bytes of a weight as multiplied, and block-scaled or per-tensor scaling.
+LINEAR = {"fp16": (2.0, 0), "bf16": (2.0, 0), "fp32": (4.0, 0), "tf32": (4.0, 0), "fp8": (1.0, 1), "int8": (1.0, 1),
+          "mxfp8": (1.03, 2), "nvfp4": (0.56, 2)}  # fmt: skip
+MICRO_BATCHES = (1, 2, 3, 4, 6, 8, 12, 16)
+DEFAULT_VOCAB = 51200.0  # GPT-2's 50257 padded for tensor parallelism, what Megatron papers use
+
+
+@dataclass
+class Published:
+    """One row ready to predict: its variants and what was measured."""
+
+    row: Row
+    variants: list[dict[str, float]]
+    assumed: list[str] = field(default_factory=list)
+    skipped: str = ""
+
+    @property
+    def family(self) -> str:
+        return self.row["family"]
+
+    @property
+    def moe(self) -> bool:
+        return bool(number(self.row["moe_experts"]))
+
+
+def number(text: str | None) -> float | None:
+    try:
+        value = float(text or "")
+    except ValueError:
+        return None
+    return value if np.isfinite(value) else None
+
+
+def read_table(path: Path | str | None = None) -> list[Row]:
+    """Rows of a table of published runs; the packaged one without `path`."""
+    if path is None:
+        text = files("headwater.plan").joinpath("data/published_runs.csv").read_text()
+        return list(csv.DictReader(text.splitlines()))
+    if not Path(path).is_file():
+        raise InputError("no such table", where=str(path), mend="give the path of a CSV of published runs")
+    with Path(path).open(newline="", encoding="utf-8") as handle:
+        rows = list(csv.DictReader(handle))
+    needed = {"row_id", "family", "gpu_type", "n_gpus", "tp", "pp", "dp", "layers", "hidden"}
+    if not rows or not needed <= set(rows[0]):
+        missing = sorted(needed - set(rows[0] if rows else {}))
+        raise InputError(f"not a table of published runs: missing {', '.join(missing)}", where=str(path))
+    return rows
+
+
+def source_facts(row: Row, part: Accelerator) -> tuple[Stack, float, dict[str, float]]:
+    """Software stack, network bytes/s a GPU, and overrides that the row's own notes state."""
+    table = raw()
+    known = table["sources"].get(row["family"])
+    notes, model, precision = row["notes"].lower(), row["model"].lower(), row["precision"]
+    short = re.split(r"[-_]", part.name)[0]
+    network = float(table["gpu_network"].get(short, 25.0))
+    if known is None:
+        zero3 = row["zero_stage"].startswith("3")
+        unfused = short == "v100" or (precision == "fp16" and row["recompute"] == "full")
+        name = "megatron-2021" if unfused else "fsdp-compiled" if zero3 else "xla" if short == "tpu" else "megatron-2023"
+        known = {"stack": name}
+    name = known["stack"]
+    if "nic_gbs" in known:
+        network = float(known["nic_gbs"])
+    if short in ("h100", "h200") and row["family"] == "llm-foundry":
+        network = 50.0
+    if row["family"] == "ibm-fms" and short == "h100":
+        network = 12.5
+    if short in ("b300", "gb300"):
+        network = float(table["gpu_network"][short])
+    if "oom" in row["family"] and "sc21" in row["source"].lower():
+        name, network = "megatron-2021", 25.0
+    if row["schedule"] == "dp" and row["zero_stage"].startswith("3"):
+        name = "deepspeed-zero3"
+    if "megascale)" in model:
+        name = "megascale"
+    if row["family"] == "torchtitan" and "eager" in notes:
+        name = "fsdp-eager"
+    overrides: dict[str, float] = {}
+    if "sequence parallelism on" in notes:
+        overrides["sequence_parallel"] = 1.0
+    elif "no sequence parallelism" in notes:
+        overrides["sequence_parallel"] = 0.0
+    if "async tp" in notes or "asynctp" in notes:
+        overrides["overlap_tp"] = 1.0
+    if "vanilla tp" in notes or "2d fsdp+tp" in notes:
+        overrides["overlap_tp"] = 0.0
+    if "parallel transformer block" in notes or "ptb" in notes or row["family"] in ("neox", "palm"):
+        overrides["parallel_block"] = 1.0
+    if "sliding-window" in notes or "swa" in notes:
+        overrides["window"] = 1024.0
+    if "params not resharded" in notes:
+        overrides["reshard"] = 0.0
+    return stack(name), network * 1e9, overrides
+
+
+def _model(row: Row, siblings: Sequence[Row], assumed: list[str]) -> dict[str, float] | str:
+    """Model fields of `Cases`, or why the row has none."""
+    hidden = number(row["hidden"])
+    if hidden is None:
+        return "no model dimensions published"
+    gated = number(row["gated_mlp"]) or 0.0
+    ffn = number(row["ffn"])
+    experts = number(row["moe_experts"]) or 0.0
+    vocab = number(row["vocab"])
+    if vocab is None:
+        vocab = DEFAULT_VOCAB
+        assumed.append(f"vocab={vocab:.0f}")
+    if ffn is None and not experts:
+        ffn = 4.0 * hidden
+        assumed.append("ffn=4*hidden")
+    layers = number(row["layers"])
+    if layers is None:
+        params = number(row["params_b"])
+        if params is None:
+            return "neither layers nor parameters published"
+        layers = float(round((params * 1e9 - vocab * hidden) / (12.0 * hidden**2)))
+        assumed.append(f"layers={layers:.0f} from parameters")
+    heads = number(row["heads"])
+    if heads is None:
+        same = [number(r["heads"]) for r in siblings if r["family"] == row["family"] and number(r["hidden"]) == hidden]
+        known = [h for h in same if h]
+        tp = number(row["tp"]) or 1.0
+        heads = float(np.median(known)) if known else max(tp, float(round(hidden / 128)))
+        if known:
+            heads = min(known, key=lambda h: abs(h - heads))
+        assumed.append(f"heads={heads:.0f}")
+    mla = "deepseek" in row["model"].lower() and heads == 128 and experts > 0
+    head_dim = hidden / heads
+    if "qwen3" in row["model"].lower():
+        head_dim = 128.0
+    if "gpt oss" in row["model"].lower() or "gpt-oss" in row["model"].lower():
+        head_dim = 64.0
+    dense = re.search(r"dense_layers=(\d+)", row["notes"])
+    dense_layers = float(dense.group(1)) if dense else 3.0 if mla and layers > 10 else 0.0
+    expert_ffn = number(row["moe_ffn"]) or 0.0
+    v2 = "v2" in row["model"].lower()
+    return {
+        "layers": layers,
+        "hidden": hidden,
+        "heads": heads,
+        "kv_heads": number(row["kv_heads"]) or heads,
+        "head_dim": 192.0 if mla else head_dim,
+        "ffn": ffn or 0.0,
+        "vocab": vocab,
+        "gated": gated,
+        "tied": float(gated == 0 or "tie embeddings" in row["notes"] and (number(row["params_b"]) or 9) < 4),
+        "experts": experts,
+        "topk": number(row["moe_topk"]) or 0.0,
+        "expert_ffn": expert_ffn,
+        "shared_ffn": (2.0 if v2 else 1.0) * expert_ffn if mla else 0.0,
+        "dense_layers": dense_layers,
+        "mla": float(mla),
+        "q_lora": 1536.0 if mla else 0.0,
+        "kv_lora": 512.0 if mla else 0.0,
+        "rope_dim": 64.0 if mla else 0.0,
+        "value_dim": 128.0 if mla else head_dim,
+        "parallel_block": 0.0,
+        "window": 128.0 / 2 if "gpt oss" in row["model"].lower() and False else 0.0,
+    }
+
+
+def arithmetic(part: Accelerator, precision: str) -> dict[str, float]:
+    """Peaks, limits and byte widths of `precision` on `part`, as fields of `Cases`."""
+    half = precision if precision in ("fp16", "bf16") and precision in part.peak else part.half
+    size, kind = LINEAR[precision]
+    return {
+        "peak_linear": part.peak_flops(precision),
+        "peak_half": part.peak_flops(half),
+        "limit_linear": part.gemm_limit(precision),
+        "limit_half": part.gemm_limit(half),
+        "linear_bytes": size,
+        "quantised": float(kind),
+        "param_bytes": 2.0,
+        "optimizer_bytes": 12.0,
+        "memory_bandwidth": part.memory_bandwidth,
+        "memory_bytes": part.memory_bytes,
+        "units": float(part.units),
+        "intra_bandwidth": part.intra_bandwidth,
+        "domain": float(part.domain),
+        "pcie_bandwidth": part.pcie_bandwidth,
+    }
+
+
+def _chunks(row: Row, layers: float, pp: float, schedule: Schedule) -> list[float]:
+    if schedule != Schedule.INTERLEAVED or pp <= 1:
+        return [1.0]
+    text = row["vpp"].strip()
+    if text.startswith("max"):
+        return [max(1.0, np.ceil((layers + 2) / pp) if (layers + 2) % pp == 0 else np.ceil(layers / pp))]
+    value = number(text)
+    if value is not None:
+        return [value]
+    per_stage = int(round((layers + 2) / pp if (layers + 2) % pp == 0 else layers / pp))
+    return [float(v) for v in range(1, per_stage + 1) if per_stage % v == 0 and v <= 8] or [1.0]
+
+
+def prepare(row: Row, siblings: Sequence[Row]) -> Published:
+    """Turn one row into its variants; `skipped` says why a row cannot be predicted."""
+    out = Published(row, [])
+    part = accelerator(row["gpu_type"])
+    model = _model(row, siblings, out.assumed)
+    if isinstance(model, str):
+        out.skipped = model
+        return out
+    layout = {key: number(row[key]) for key in ("tp", "pp", "dp", "n_gpus", "seq", "global_batch")}
+    missing = [key for key, value in layout.items() if value is None]
+    if missing:
+        out.skipped = f"no {', '.join(missing)} published"
+        return out
+    tp, pp, dp, gpus, seq, batch = (float(layout[k] or 0) for k in ("tp", "pp", "dp", "n_gpus", "seq", "global_batch"))
+    cp = number(row["cp"]) or 1.0
+    if abs(tp * pp * dp * cp - gpus) > 0.5:
+        fixed = gpus / (tp * pp * cp)
+        out.assumed.append(f"dp={fixed:.0f} from GPUs (source says {dp:.0f})")
+        dp = max(fixed, 1.0)
+    software, network, overrides = source_facts(row, part)
+    schedule = SCHEDULES.get(row["schedule"], Schedule.ONE_F_ONE_B)
+    if pp > 1 and schedule == Schedule.NONE:
+        schedule = Schedule.ONE_F_ONE_B
+    zero_text = number(row["zero_stage"])
+    zero = 3.0 if zero_text is None and row["schedule"] == "fsdp" else zero_text or 0.0
+    if row["family"] == "torchtitan" and pp > 1:
+        zero = 3.0
+    base: dict[str, float] = {
+        **model,
+        **arithmetic(part, row["precision"] or part.half),
+        **software.fields(),
+        "seq": seq,
+        "global_batch": batch,
+        "tp": tp,
+        "pp": pp,
+        "dp": dp,
+        "cp": cp,
+        "ep": number(row["ep"]) or 1.0,
+        "zero": zero,
+        "shard_group": dp * cp,
+        "schedule": float(schedule),
+        "nic_bandwidth": network,
+        **overrides,
+    }
+    shard = re.search(r"sharding group=(\d+)", row["notes"], re.I)
+    if shard:
+        base["shard_group"] = float(shard.group(1))
+    out.variants = list(_variants(row, base, out.assumed))
+    return out
+
+
+def _variants(row: Row, base: dict[str, float], assumed: list[str]) -> Iterable[dict[str, float]]:
+    per_rank = base["global_batch"] / base["dp"]
+    micro = number(row["micro_batch"])
+    if micro is not None and row["family"] == "torchtitan" and base["pp"] > 1:
+        # The source's local batch is split into one micro-batch a stage and more; the count is not published.
+        options = [float(b) for b in MICRO_BATCHES if b <= micro and micro % b == 0 and micro / b >= base["pp"]] or [1.0]
+        assumed.append("micro_batch searched")
+    elif micro is not None:
+        options = [micro]
+    else:
+        options = [float(b) for b in MICRO_BATCHES if per_rank % b == 0 and b <= per_rank] or [min(1.0, per_rank)]
+        assumed.append("micro_batch searched")
+    chunks = _chunks(row, base["layers"], base["pp"], Schedule(int(base["schedule"])))
+    if len(chunks) > 1:
+        assumed.append("interleaving searched")
+    flash = base["attention"] > 0
+    kind = row["recompute"]
+    if kind == "full":
+        again = [(1.0, 1.0)]
+    elif kind == "selective":
+        fsdp = base["zero"] >= 3 and flash
+        again = [(0.5, 1.0)] if fsdp else [(0.0, 1.0)]
+    elif kind == "none":
+        again = [(0.0, 0.0)]
+    else:
+        again = [(0.0, 1.0), (0.25, 1.0), (0.5, 1.0), (1.0, 1.0)]
+        assumed.append("recompute searched")
+    for b in options:
+        for v in chunks:
+            for share, core in again:
+                yield {**base, "micro_batch": b, "chunks": v, "recompute": share, "recompute_core": core}
+
+
+def measured_throughput(row: Row, variant: dict[str, float]) -> float | None:
+    """Tokens a second and GPU as measured: given, or from step time, TFLOPS or MFU by the source's convention."""
+    given = number(row["tokens_per_s_per_gpu"])
+    if given:
+        return given
+    seconds = number(row["step_time_s"])
+    gpus = variant["tp"] * variant["pp"] * variant["dp"] * variant["cp"]
+    if seconds:
+        return variant["global_batch"] * variant["seq"] / seconds / gpus
+    x = stack_cases([variant])
+    causal = 0.5 if "causal" in row["notes"].lower() and "non-causal" not in row["notes"].lower().replace(
+        "non-causal-formula", ""
+    ) else 1.0
+    tflops, kind = number(row["measured_tflops_per_gpu"]), row["tflops_kind"]
+    if tflops:
+        if kind.startswith("hardware"):
+            x.recompute = np.ones(1)
+            return float(tflops * 1e12 / counts.hardware_flops_per_token(x, 1.0)[0])
+        return float(tflops * 1e12 / counts.model_flops_per_token(x, causal)[0])
+    mfu = number(row["measured_mfu"])
+    if mfu:
+        ratio = mfu / 100.0 if mfu > 1.0 else mfu
+        return float(ratio * variant["peak_half"] / counts.model_flops_per_token(x, causal)[0])
+    return None
+
+
+def measured_memory(row: Row) -> tuple[float, str] | None:
+    """Bytes measured and which gauge: allocated, reserved or device."""
+    value = number(row["memory_gb"])
+    if value is None:
+        return None
+    kind = "allocated" if row["family"] in ("simumax-b200", "zero-bubble") else "device"
+    if row["family"] in ("torchtitan", "nanotron"):
+        kind = "reserved"
+    unit = 2.0**30 if row["family"] in ("simumax-b200", "torchtitan", "nanotron", "bloom-sweep", "bloom-final") else 1e9
+    return value * unit, kind

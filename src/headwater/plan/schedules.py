@@ -1,0 +1,76 @@
+"""Pipeline schedules in closed form: idle time of a step and micro-batches in flight.
+
+In: times a micro-batch of one stage (forward F, input gradient B, weight gradient W, seconds), stages p, chunks v,
+micro-batches m. Sources: GPipe (Huang 2019), 1F1B and interleaving (Narayanan, SC21), zero bubble (Qi 2024),
+DualPipe (DeepSeek-V3). Checked against the event-driven simulator in `pipeline_events.py`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .cases import Array, Schedule
+
+
+def bubble_seconds(schedule: Array, p: Array, v: Array, f: Array, b: Array, w: Array) -> Array:
+    """Idle seconds of a stage in one step, all stages alike: what is added to m * (F + B + W)."""
+    whole = f + b + w
+    ramp = (p - 1.0) * whole
+    h1 = (p - 1.0) * np.maximum(f + b - w, 0.0)
+    h2 = (p - 1.0) * np.maximum(f + b - 2.0 * w, 0.0)
+    dual = np.maximum(p / 2.0 - 1.0, 0.0) * np.maximum((f + b + w) + (b + w) - 3.0 * w, 0.0)
+    return np.select(
+        [
+            np.asarray(p) <= 1,
+            schedule == Schedule.INTERLEAVED,
+            (schedule == Schedule.ZB_H1) | (schedule == Schedule.ZB_1P),
+            (schedule == Schedule.ZB_H2) | (schedule == Schedule.ZB_2P) | (schedule == Schedule.ZB_V),
+            schedule == Schedule.DUALPIPE,
+        ],
+        [0.0 * ramp, ramp / np.maximum(v, 1.0), h1, h2, dual],
+        default=ramp,
+    )
+
+
+def in_flight(schedule: Array, p: Array, v: Array, m: Array, stage: Array) -> Array:
+    """Micro-batches whose activations stage `stage` (0-based) holds at its fullest, in units of that whole stage."""
+    left = p - stage
+    inter = np.minimum((p * (v - 1.0) + 2.0 * left - 1.0) / np.maximum(v, 1.0), m)
+    return np.select(
+        [
+            np.asarray(p) <= 1,
+            schedule == Schedule.GPIPE,
+            schedule == Schedule.INTERLEAVED,
+            (schedule == Schedule.ZB_H1) | (schedule == Schedule.ZB_1P) | (schedule == Schedule.ZB_V),
+            (schedule == Schedule.ZB_H2),
+            (schedule == Schedule.ZB_2P),
+            schedule == Schedule.DUALPIPE,
+        ],
+        [
+            np.ones_like(left * m),
+            m + 0.0 * left,
+            inter,
+            np.minimum(p + 0.0 * left, m),
+            np.minimum(2.0 * left - 1.0 + 0.0 * m, m),
+            np.minimum(2.0 * p + 0.0 * left, m),
+            np.minimum(p + 1.0 + 0.0 * left, m),
+        ],
+        default=np.minimum(left, m),
+    )
+
+
+def stage_layers(layers: Array, p: Array) -> tuple[Array, Array, Array]:
+    """Layers of the first, the middle and the last stage.
+
+    Even where p divides L; where L+2 or L+1 divides, embedding and head count as a layer each (Megatron, BLOOM,
+    Llama 3); otherwise the heaviest stages take the remainder and the last is light.
+    """
+    even = layers / p
+    two = (layers + 2.0) % p == 0
+    one = (layers + 1.0) % p == 0
+    exact = (layers % p == 0) | (np.asarray(p) <= 1)
+    full = np.where(exact, even, np.where(two, (layers + 2.0) / p, np.where(one, (layers + 1.0) / p, np.ceil(even))))
+    first = np.where(~exact & two, full - 1.0, full)
+    rest = layers - first - full * np.maximum(p - 2.0, 0.0)
+    last = np.where(exact | (np.asarray(p) <= 1), full, np.maximum(rest, 0.0))
+    return first, full, last
