@@ -1,8 +1,7 @@
 """Units: how much text there is, counted alike in Chinese and in English.
 
-A *unit* is one CJK character (Han or kana) or one word or number. "don't" is one word, "1,234.5" one number, "foo_bar"
-one word, and Korean, which writes spaces, counts words. Thresholds, quotas and reports count units, since a Chinese
-sentence has no spaces to count words by.
+A *unit* is one CJK character (Han, kana or Hangul) or one word or number. "don't" is one word, "1,234.5" one number,
+"foo_bar" one word. Thresholds, quotas and reports count units, since a Chinese sentence has no spaces to count words by.
 
     count_units("Headwater 处理中文。")      # 5: one word and four characters
 """
@@ -70,7 +69,7 @@ def units_of(kinds: NDArray[np.uint8]) -> NDArray[np.bool_]:
     """Where units begin, bool [n], from the classes of the characters, uint8 [n]."""
     if kinds.size == 0:
         return np.zeros(0, np.bool_)
-    letter = (kinds == LATIN) | (kinds == LETTER) | (kinds == HANGUL)
+    letter = (kinds == LATIN) | (kinds == LETTER)
     word = letter | (kinds == DIGIT) | (kinds == JOINER)
     before = np.zeros(kinds.size, np.bool_)
     after = np.zeros(kinds.size, np.bool_)
@@ -81,4 +80,4 @@ def units_of(kinds: NDArray[np.uint8]) -> NDArray[np.bool_]:
     before[1:] = (letter | mark)[:-1]  # a mark goes with its letter; after an emoji it is no word
     word |= mark & before
     before[0], before[1:] = False, word[:-1]
-    return (word & ~before & ~mark) | (kinds == HAN) | (kinds == KANA)
+    return (word & ~before & ~mark) | ((kinds >= HAN) & (kinds <= HANGUL))
