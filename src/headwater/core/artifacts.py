@@ -18,10 +18,10 @@ host and versions go to `provenance.json`, which no hash covers.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -31,24 +31,19 @@ from headwater.core.files import (
     atomic_write,
     disk_errors,
     fsync_dir,
-    fsync_file,
     sha256_bytes,
     sha256_file,
-    temp_path,
 )
 from headwater.core.jsonl import canonical_json, parse_json, plain_json, pretty_json
 from headwater.core.locks import FolderLock
 from headwater.core.provenance import Stopwatch
+from headwater.core.shards import MANIFEST, PROVENANCE, SIDECARS, ShardFolder
 
 FORMAT_VERSION = 1
 """Of the folder's layout and manifest. Raise it together with a migration."""
 
 PARTIAL = ".partial"
-MANIFEST = "manifest.json"
-PROVENANCE = "provenance.json"
-SIDECARS = ".sidecars"
 SCRATCH = ".scratch"
-_OWN_FACTS = frozenset({"name", "size", "sha256"})
 
 
 def fingerprint(stage: str, version: int, identity: Any, inputs: Mapping[str, str]) -> str:
@@ -59,16 +54,6 @@ def fingerprint(stage: str, version: int, identity: Any, inputs: Mapping[str, st
     """
     key = {"stage": stage, "version": version, "identity": identity, "inputs": dict(inputs)}
     return sha256_bytes(canonical_json(key))[:16]
-
-
-def check_name(name: str) -> str:
-    """A shard's name: a relative path with `/`, no `..`, no hidden part, none of the artifact's own files."""
-    parts = PurePosixPath(name).parts
-    if not parts or name != "/".join(parts) or name.startswith("/") or any(part.startswith(".") for part in parts):
-        raise ValueError(f"{name!r} cannot name a shard: give a relative path without hidden parts")
-    if name in (MANIFEST, PROVENANCE):
-        raise ValueError(f"{name!r} is the artifact's own")
-    return name
 
 
 @dataclass(frozen=True)
@@ -184,91 +169,6 @@ def _check_format(found: int, path: Path) -> None:
     )
 
 
-class ShardFolder:
-    """Writes shards with sidecars into a folder. Small and picklable, so that a worker process can be given one.
-
-    `ArtifactWriter` is one, with a lock and a commit; in a worker use `ShardFolder(out.dir)`.
-    """
-
-    def __init__(self, dir: Path) -> None:
-        self.dir = Path(dir)
-
-    def _sidecar(self, name: str) -> Path:
-        return self.dir / SIDECARS / (check_name(name) + ".json")
-
-    def done(self, name: str) -> dict[str, Any] | None:
-        """The sidecar (`name`, `size`, `sha256`, facts) of a finished shard whose size still agrees, else None."""
-        try:
-            facts = parse_json(self._sidecar(name).read_bytes())
-            return facts if (self.dir / name).stat().st_size == facts["size"] else None
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
-
-    def temp(self, name: str) -> Path:
-        """A fresh temporary path for the content of `name`, in the right folder and with its suffix."""
-        path = self.dir / check_name(name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return temp_path(path)
-
-    def finish(self, name: str, temp: Path, **facts: Any) -> dict[str, Any]:
-        """Make a temporary file the shard `name`: fsync, hash, rename, sidecar. Returns the sidecar.
-
-        `facts` are JSON values kept in the sidecar and the manifest (counts, input hashes); they enter the artifact's
-        content, so no times or hosts.
-        """
-        if clash := _OWN_FACTS & facts.keys():
-            raise ValueError(f"facts may not be called {', '.join(sorted(clash))}")
-        path, sidecar = self.dir / check_name(name), self._sidecar(name)
-        with disk_errors(path):
-            fsync_file(temp)
-            record = {"name": name, "size": temp.stat().st_size, "sha256": sha256_file(temp), **facts}
-            data = canonical_json(record)
-            sidecar.parent.mkdir(parents=True, exist_ok=True)
-            sidecar.unlink(missing_ok=True)  # a shard written again is unfinished until its new sidecar is there
-            temp.rename(path)
-            fsync_dir(path.parent)
-            atomic_write(sidecar, data)
-        return parse_json(data)
-
-    def write(self, name: str, data: bytes, **facts: Any) -> dict[str, Any]:
-        """Write a whole shard from memory. Returns its sidecar."""
-        with self._temporary(name) as temp:
-            with disk_errors(self.dir / name):
-                temp.write_bytes(data)
-            return self.finish(name, temp, **facts)
-
-    @contextmanager
-    def shard(self, name: str, **facts: Any) -> Iterator[Path]:
-        """Yield a temporary path to write to; on a clean exit it becomes the shard, on an error it is removed.
-
-        For facts only known after writing use `temp` and `finish`.
-        """
-        with self._temporary(name) as temp:
-            with disk_errors(self.dir / name):
-                yield temp
-            self.finish(name, temp, **facts)
-
-    @contextmanager
-    def _temporary(self, name: str) -> Iterator[Path]:
-        temp = self.temp(name)
-        try:
-            yield temp
-        finally:
-            with suppress(FileNotFoundError):
-                temp.unlink()
-
-    def remove(self, name: str) -> None:
-        """Take a finished shard out again, for example one kept only so that a killed stage could resume."""
-        self._sidecar(name).unlink(missing_ok=True)
-        (self.dir / name).unlink(missing_ok=True)
-
-    def shards(self) -> list[str]:
-        """Sorted names of finished shards."""
-        root = self.dir / SIDECARS
-        names = (path.relative_to(root).as_posix().removesuffix(".json") for path in root.rglob("*.json"))
-        return sorted(name for name in names if not name.split("/")[-1].startswith(".") and self.done(name))
-
-
 class ArtifactWriter(ShardFolder):
     """The one writer of an artifact, as a context manager: takes the lock, cleans up after a kill, gives it back.
 
@@ -349,6 +249,8 @@ class ArtifactWriter(ShardFolder):
         """
         self._lock.check()
         shutil.rmtree(self.dir / SCRATCH, ignore_errors=True)
+        for path in self.dir.rglob(TEMP_PREFIX + "*"):
+            path.unlink(missing_ok=True)
         files = {name: self.done(name) for name in self.shards()}
         self._refuse_strangers(files)
         manifest = {

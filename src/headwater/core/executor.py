@@ -39,6 +39,9 @@ WINDOW = 4
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS", "NUMBA_NUM_THREADS")
 _CLOSE_SECONDS = 5.0
 
+# Not `-m`: that would put the current folder in front, where a stray random.py shadows the standard library.
+_START = "import sys; sys.path[:] = sys.argv[2:]; from headwater.core.worker import main; main(int(sys.argv[1]))"
+
 
 class Executor(Protocol):
     """One protocol, several back ends."""
@@ -107,14 +110,11 @@ class _Worker:
         ours, theirs = socket.socketpair()
         try:
             environment = {**os.environ, **dict.fromkeys(_ONE_THREAD, "1"), "TOKENIZERS_PARALLELISM": "false"}
-            command = [sys.executable, "-m", "headwater.core.worker", str(theirs.fileno())]
-            if sys.flags.dev_mode:
-                command[1:1] = ["-X", "dev"]
             self.process = subprocess.Popen(
-                command,
+                [sys.executable, "-c", _START, str(theirs.fileno()), *map(os.path.abspath, sys.path)],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
-                env={**environment, "PYTHONPATH": _import_path()},
+                env=environment,
                 process_group=0,  # the terminal's Ctrl-C is for the parent, which stops its workers
             )
         except BaseException:
@@ -137,10 +137,6 @@ class _Worker:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-
-
-def _import_path() -> str:
-    return os.pathsep.join(os.path.abspath(place) for place in sys.path)
 
 
 def _close_all(workers: list[_Worker]) -> None:

@@ -173,7 +173,7 @@ def _complete(line: bytes) -> bool:
     """Whether a line without its newline is whole: only objects and arrays say where they end."""
     try:
         return isinstance(parse_json(line), dict | list)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
 
 

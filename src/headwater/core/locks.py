@@ -28,13 +28,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from headwater.core.errors import LockedError
+from headwater.core.errors import LockedError, UserError
 from headwater.core.files import disk_errors, temp_path
 from headwater.core.jsonl import canonical_json, parse_json
 
 HEARTBEAT_SECONDS = 15.0
 STALE_SECONDS = 300.0
 """Twenty missed heartbeats: long enough for a process stuck in a call that keeps Python's lock."""
+
+GUARD_SECONDS = 10.0
+"""The guard is held for about a millisecond; longer means its holder is stopped."""
 
 _NO_FLOCK = {errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL}
 _NO_LINK = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
@@ -43,17 +46,27 @@ _NO_LINK = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EM
 def process_start(pid: int) -> str | None:
     """When a process of this machine started, in a form that only equality is asked of; None if it is gone.
 
-    A zombie counts as gone: it writes nothing any more.
+    A zombie counts as gone: it writes nothing any more. "" if it lives but the system hides when it started.
     """
     if sys.platform == "linux":
         try:
             stat = Path(f"/proc/{pid}/stat").read_bytes()
-        except (FileNotFoundError, ProcessLookupError):
-            return None
+        except OSError:  # gone, or /proc is mounted so that it hides the processes of other users
+            return "" if _exists(pid) else None
         fields = stat[stat.rindex(b")") + 2 :].split()  # the name before it may hold spaces and brackets
         return None if fields[0] in (b"Z", b"X") else fields[19].decode()
     answer = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
     return answer.stdout.strip() or None
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def machine_id() -> str:
@@ -87,7 +100,6 @@ class FolderLock:
     def acquire(self) -> None:
         if self.held:
             raise LockedError("this process already holds the lock", where=str(self.folder))
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         token = uuid.uuid4().hex
         record = {
             "host": socket.gethostname(),
@@ -100,9 +112,16 @@ class FolderLock:
         temp = temp_path(self.path)
         try:
             with disk_errors(self.path):
+                self.path.parent.mkdir(parents=True, exist_ok=True)
                 temp.write_bytes(canonical_json(record))
             with _guard(self.path.parent) as guarded:
                 self._take(temp, guarded)
+        except OSError as error:
+            raise UserError(
+                f"cannot write here: {error.strerror}",
+                where=str(self.path.parent),
+                mend="choose a workspace this user may write to (--workspace)",
+            ) from error
         finally:
             with suppress(OSError):
                 temp.unlink()
@@ -203,7 +222,9 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 def _alive(owner: dict[str, Any], now: float) -> bool:
     if owner.get("machine") == machine_id():
-        return owner.get("start") is not None and process_start(int(owner["pid"])) == owner["start"]
+        started = process_start(int(owner["pid"]))
+        if started != "" and owner["start"] != "":
+            return started == owner["start"]
     return now - float(owner["mtime"]) < STALE_SECONDS
 
 
@@ -212,13 +233,26 @@ def _guard(folder: Path) -> Iterator[bool]:
     """Hold `folder/.lock-guard` by flock for a moment; False where the file system has no flock."""
     descriptor = os.open(folder / ".lock-guard", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
+        yield _flock(descriptor, folder)
+    finally:
+        os.close(descriptor)  # closing gives the flock back
+
+
+def _flock(descriptor: int, folder: Path) -> bool:
+    deadline = time.monotonic() + GUARD_SECONDS
+    while True:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            guarded = True
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise LockedError(
+                    f"another process has been taking a lock for over {GUARD_SECONDS:.0f} s",
+                    where=str(folder / ".lock-guard"),
+                    mend="a process is stopped in the middle of it (Ctrl-Z, a debugger): continue or end it",
+                ) from None
+            time.sleep(0.005)
         except OSError as error:
             if error.errno not in _NO_FLOCK:
                 raise
-            guarded = False
-        yield guarded
-    finally:
-        os.close(descriptor)  # closing gives the flock back
+            return False

@@ -13,19 +13,25 @@ import os
 import stat
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
 import xxhash
 
-from headwater.core.errors import InputError
+from headwater.core.errors import DiskSpaceError, InputError
 from headwater.core.files import atomic_write
 from headwater.core.jsonl import JsonlLog, canonical_json, read_jsonl
 
 CHUNK_BYTES = 1 << 20
 RACY_NS = 2_000_000_000
 """A file changed less than this before it was hashed may change again without a new mtime: it is not remembered."""
+
+
+class UnreadableError(InputError):
+    """A raw file that is missing, forbidden, or no regular file."""
+
 
 _Key = tuple[int, int, int]  # size, mtime_ns, inode
 
@@ -41,6 +47,7 @@ class HashCache:
         self.hits = self.misses = 0
         self._known: dict[str, tuple[_Key, str]] = {}
         self._log: JsonlLog | None = None
+        self._failed = False
         if self.path.exists():
             self._load()
 
@@ -59,7 +66,8 @@ class HashCache:
                 broken += 1
         if broken or rows > 2 * len(self._known) + 1000:
             lines = (canonical_json(_row(path, *entry)) + b"\n" for path, entry in self._known.items())
-            atomic_write(self.path, b"".join(lines))
+            with suppress(OSError, DiskSpaceError):
+                atomic_write(self.path, b"".join(lines))
 
     def get(self, path: str, key: _Key) -> str | None:
         entry = self._known.get(path)
@@ -67,9 +75,14 @@ class HashCache:
 
     def put(self, path: str, key: _Key, digest: str) -> None:
         self._known[path] = (key, digest)
-        if self._log is None:
-            self._log = JsonlLog(self.path)
-        self._log.append(_row(path, key, digest))
+        try:
+            if self._log is None and not self._failed:
+                self._log = JsonlLog(self.path)
+            if self._log is not None:
+                self._log.append(_row(path, key, digest))
+        except (OSError, DiskSpaceError):  # a workspace one may only read: hashes are right, only not remembered
+            self._failed = True
+            self.close()
 
     def close(self) -> None:
         if self._log is not None:
@@ -92,8 +105,8 @@ def _row(path: str, key: _Key, digest: str) -> dict[str, object]:
 def hash_file(path: Path, cache: HashCache | None = None) -> str:
     """XXH3-128 of a file's bytes, 32 hex digits, streamed.
 
-    Raises InputError if it cannot be read, is no regular file (a pipe would wait for ever), or changed while it was
-    read.
+    Raises UnreadableError if it cannot be read or is no regular file (a pipe would wait for ever), InputError if it
+    changed while it was read.
     """
     return _hash(Path(path), cache)[0]
 
@@ -102,7 +115,9 @@ def _hash(path: Path, cache: HashCache | None) -> tuple[str, int]:
     try:
         before = os.stat(path)
         if not stat.S_ISREG(before.st_mode):
-            raise InputError("not a regular file", where=str(path), mend="give a file, or leave it out of the source")
+            raise UnreadableError(
+                "not a regular file", where=str(path), mend="give a file, or leave it out of the source"
+            )
         key = (before.st_size, before.st_mtime_ns, before.st_ino)
         name = os.path.abspath(path)
         if cache is not None and (known := cache.get(name, key)) is not None:
@@ -114,7 +129,7 @@ def _hash(path: Path, cache: HashCache | None) -> tuple[str, int]:
                 state.update(chunk)
         after = os.stat(path)
     except OSError as error:
-        raise InputError(
+        raise UnreadableError(
             f"cannot read: {error.strerror}", where=str(path), mend="check that it exists and may be read"
         ) from error
     if (after.st_size, after.st_mtime_ns, after.st_ino) != key:
@@ -161,7 +176,8 @@ def hash_files(root: Path, paths: Iterable[Path], cache: HashCache | None = None
     """Identify given files of a source; the order given, the root's own place and mtimes play no part.
 
     A file that cannot be read does not stop it: it enters the digest as unreadable and is listed in `.unreadable`, so
-    that the caller can quarantine it, and the digest changes once it can be read.
+    that the caller can quarantine it, and the digest changes once it can be read. Raises InputError if a file changed
+    while it was read.
     """
     root = Path(root)
     files = []
@@ -170,7 +186,7 @@ def hash_files(root: Path, paths: Iterable[Path], cache: HashCache | None = None
         try:
             digest, size = _hash(path, cache)
             files.append(RawFile(name, size, digest))
-        except InputError as error:
+        except UnreadableError as error:
             files.append(RawFile(name, 0, "", error.what))
     state = xxhash.xxh3_128()
     for file in files:

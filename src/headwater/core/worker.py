@@ -1,6 +1,6 @@
 """A worker process of `ProcessExecutor`: reads (function, item) from a socket, answers with the result.
 
-Started as `python -m headwater.core.worker FD`; not for use by hand. It ends when the socket closes, be it idle or in
+Started by `headwater.core.executor`; not for use by hand. It ends when the socket closes, be it idle or in
 the middle of an item, so it never outlives the process that started it.
 """
 
@@ -10,7 +10,6 @@ import os
 import pickle
 import select
 import signal
-import sys
 import threading
 import traceback
 from multiprocessing.connection import Connection
@@ -42,8 +41,8 @@ def _answer(data: bytes) -> bytes:
         return answer
 
 
-def main() -> None:
-    descriptor = int(sys.argv[1])
+def main(descriptor: int) -> None:
+    """Serve the socket with this file descriptor until it closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.dup2(2, 1)  # stdout is for the command's result; what a library prints in a worker is not
     threading.Thread(target=_watch, args=(descriptor,), daemon=True).start()
@@ -54,7 +53,3 @@ def main() -> None:
         except EOFError:
             return
         line.send_bytes(_answer(data))
-
-
-if __name__ == "__main__":
-    main()
