@@ -253,8 +253,8 @@ def _opens_document(keys: Keys, shorter: list[_Order], vocab_size: int, boundary
 def _smooth(keys: Keys, counts: Ids, vocab_size: int, contexts: int) -> _Order:
     discounts, estimated = _discounts(counts)
     context = keys // vocab_size
-    totals = np.bincount(context, weights=counts, minlength=contexts)
-    held_back = np.bincount(context, weights=discounts[np.minimum(counts, 3)], minlength=contexts)
+    totals = np.bincount(context, weights=counts, minlength=contexts).astype(np.float64, copy=False)
+    held_back = np.bincount(context, weights=discounts[np.minimum(counts, 3)], minlength=contexts).astype(np.float64)
     return _Order(keys, counts, discounts, totals, held_back, estimated)
 
 

@@ -135,7 +135,7 @@ def _slices(documents: Sequence[HeldOutDocument], nats: Sequence[float]) -> list
     languages = sorted({document.lang for document in documents})
     return [
         _sum("overall", "all", everything),
-        *(_sum("domain", name, [pair for pair in everything if pair[0].domain == name]) for name in domains),
+        *(_sum("domain", name, [p for p in everything if p[0].domain == name]) for name in domains),
         *(
             _sum("language", name or "unknown", [pair for pair in everything if pair[0].lang == name])
             for name in languages
