@@ -24,7 +24,9 @@ class PrometheusConfig(Section):
 class MonitorConfig(Section):
     """Metrics of a run. The record, `metrics.jsonl`, is always written."""
 
-    every: int = field(1, kind="operational", aliases=("log_every", "log_interval", "logging_steps"), ge=1, unit="steps")
+    every: int = field(
+        1, kind="operational", aliases=("log_every", "log_interval", "logging_steps"), ge=1, unit="steps"
+    )
     """Steps between lines of the record and updates of the sinks; the last step always counts."""
 
     console: bool = field(True, kind="operational")

@@ -1,6 +1,6 @@
 """The run on the console: one live line on a terminal, a plain line now and then elsewhere. All on stderr.
 
-    with ConsoleSink(reporter, total_steps=1000, every_seconds=10) as sink: sink.write({"step": 1, "loss": 8.3})
+with ConsoleSink(reporter, total_steps=1000, every_seconds=10) as sink: sink.write({"step": 1, "loss": 8.3})
 """
 
 from __future__ import annotations
@@ -30,7 +30,12 @@ class ConsoleSink:
 
     def __enter__(self) -> ConsoleSink:
         if not self._reporter.quiet and self._reporter.console.is_terminal:
-            columns = (TextColumn("  train"), BarColumn(bar_width=24), TextColumn("{task.fields[line]}"), TimeElapsedColumn())
+            columns = (
+                TextColumn("  train"),
+                BarColumn(bar_width=24),
+                TextColumn("{task.fields[line]}"),
+                TimeElapsedColumn(),
+            )
             self._progress = Progress(*columns, console=self._reporter.console, transient=True, refresh_per_second=4)
             self._progress.start()
             self._task = self._progress.add_task("train", total=self._total, completed=self._done_before, line="")
@@ -48,7 +53,7 @@ class ConsoleSink:
             return
         step = int(record["step"])
         if self._progress is not None and self._task is not None:
-            self._progress.update(self._task, completed=step, line=self._line(record))  # type: ignore[arg-type]
+            self._progress.update(self._task, completed=step, line=self._line(record))
             if "val_loss" in record:
                 self._reporter.info(self._line(record))
             return

@@ -34,7 +34,10 @@ class PrometheusSink:
             if metric.prometheus:
                 # Counters are set, not added to: after a resume the run's own total goes on where it was.
                 self._gauges[metric.key] = Gauge(
-                    metric.prometheus, f"{metric.help} ({metric.unit})", ("run", *metric.labels), registry=self._registry
+                    metric.prometheus,
+                    f"{metric.help} ({metric.unit})",
+                    ("run", *metric.labels),
+                    registry=self._registry,
                 )
         self._run_id = run_id
         self._endpoints = run_dir / "endpoints.json"

@@ -55,10 +55,9 @@ def cut_after(path: Path, step: int) -> int:
     keep = dropped = 0
     with open(path, "rb") as file:
         for line in file:
-            if not dropped:
-                if _step_of(line) <= step:
-                    keep += len(line)
-                    continue
+            if not dropped and _step_of(line) <= step:
+                keep += len(line)
+                continue
             dropped += 1
     if dropped:
         with open(path, "rb+") as file:

@@ -175,7 +175,7 @@ class CheckpointStore:
                 ) from error
             raise
         self._retain()
-        return SaveReport(step, sum(file["bytes"] for file in files.values()), time.perf_counter() - started)
+        return SaveReport(step, sum(path.stat().st_size for path in final.iterdir()), time.perf_counter() - started)
 
     def _next_sequence(self) -> int:
         sequences = [0]
@@ -225,8 +225,8 @@ class CheckpointStore:
                 shutil.rmtree(aside, ignore_errors=True)
                 ref.path.rename(aside)
                 self._warn(
-                    f"CHECKPOINT {ref.name} IS DAMAGED ({error.where}: {error.what}); it is set aside as {aside.name} and "
-                    "the one before it is used"
+                    f"CHECKPOINT {ref.name} IS DAMAGED ({error.where}: {error.what}); it is set aside as {aside.name} "
+                    "and the one before it is used"
                 )
         damaged = sorted(self.folder.glob(f"step-*{CORRUPT}")) if self.folder.is_dir() else []
         if refs or damaged:

@@ -201,23 +201,25 @@ class TrainConfig(Section):
     """How the model is trained. One of `tokens`, `steps` or `phases` with lengths of their own says for how long."""
 
     PATH_ALIASES: ClassVar[dict[str, str]] = {
-        **{name: "optimizer.lr" for name in ("lr", "learning_rate", "max_lr", "peak_lr")},
-        **{name: "optimizer.weight_decay" for name in ("weight_decay", "wd")},
-        **{name: "optimizer.beta1" for name in ("beta1", "adam_beta1")},
-        **{name: "optimizer.beta2" for name in ("beta2", "adam_beta2")},
-        **{name: "optimizer.eps" for name in ("adam_eps", "adam_epsilon", "eps")},
+        **dict.fromkeys(("lr", "learning_rate", "max_lr", "peak_lr"), "optimizer.lr"),
+        **dict.fromkeys(("weight_decay", "wd"), "optimizer.weight_decay"),
+        **dict.fromkeys(("beta1", "adam_beta1"), "optimizer.beta1"),
+        **dict.fromkeys(("beta2", "adam_beta2"), "optimizer.beta2"),
+        **dict.fromkeys(("adam_eps", "adam_epsilon", "eps"), "optimizer.eps"),
         "muon_momentum": "optimizer.momentum",
-        **{
-            name: "schedule.warmup_steps"
-            for name in ("warmup_steps", "num_warmup_steps", "lr_warmup_iters", "warmup_iters", "lr_warmup_steps")
-        },
+        **dict.fromkeys(
+            ("warmup_steps", "num_warmup_steps", "lr_warmup_iters", "warmup_iters", "lr_warmup_steps"),
+            "schedule.warmup_steps",
+        ),
+            "schedule.warmup_steps",
+        ),
         "min_lr": "schedule.min_lr",
         "min_lr_ratio": "schedule.min_ratio",
         "lr_scheduler_type": "schedule.name",
         "lr_decay_style": "schedule.name",
-        **{name: "checkpoint.every" for name in ("save_interval", "save_steps", "save_every", "checkpoint_every")},
+        **dict.fromkeys(("save_interval", "save_steps", "save_every", "checkpoint_every"), "checkpoint.every"),
         "save_total_limit": "checkpoint.keep",
-        **{name: "validation.every" for name in ("eval_interval", "eval_steps")},
+        **dict.fromkeys(("eval_interval", "eval_steps"), "validation.every"),
     }
 
     tokens: int | None = field(None, aliases=("total_tokens", "max_tokens", "train_tokens"), gt=0, unit="tokens")
@@ -228,9 +230,7 @@ class TrainConfig(Section):
     )
     """Optimizer steps to train for; give this or `tokens`."""
 
-    global_batch: int = field(
-        32, aliases=("batch_size", "global_batch_size", "train_batch_size"), gt=0, unit="samples"
-    )
+    global_batch: int = field(32, aliases=("batch_size", "global_batch_size", "train_batch_size"), gt=0, unit="samples")
     """Samples per optimizer step, over all micro-batches and devices."""
 
     seq_len: int = field(

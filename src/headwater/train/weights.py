@@ -18,8 +18,9 @@ from headwater.train.checkpoint import load_checkpoint
 from headwater.train.checkpoint_format import empty_tensors, read_tensors
 from headwater.train.run_folder import MANIFEST, CheckpointRef, RunFolder
 
-MODEL = "model."
+WEIGHTS = "weights."
 AVERAGE = "average.mean."
+"""Names in a checkpoint are these prefixes before the model's own parameter names."""
 
 
 @dataclass(frozen=True)
@@ -58,11 +59,8 @@ def load_weights(path: Path | str, *, averaged: bool | None = None) -> Weights:
             "this checkpoint holds no averaged weights", where=str(loaded.ref.path), mend="set train.averaging"
         )
     take = bool(averages) if averaged is None else averaged
-    # Parameters that are not averaged (none today) would still come from the plain ones.
-    plain = empty_tensors(loaded.ref.path, MODEL)
-    targets = {MODEL + k.removeprefix(AVERAGE): (k, v) for k, v in averages.items()} if take else {}
-    wanted = dict([targets.get(name, (name, tensor)) for name, tensor in plain.items()])
-    read_tensors(loaded.ref.path, wanted)
-    prefix = AVERAGE if take else MODEL
-    tensors = {name.removeprefix(prefix).removeprefix(MODEL): tensor for name, tensor in wanted.items()}
+    prefix = AVERAGE if take else WEIGHTS
+    stored = averages if take else empty_tensors(loaded.ref.path, WEIGHTS)
+    read_tensors(loaded.ref.path, stored)
+    tensors = {name.removeprefix(prefix): tensor for name, tensor in stored.items()}
     return Weights(loaded.state["model"], tensors, loaded.ref.step, take, loaded.ref)
