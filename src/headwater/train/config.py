@@ -211,8 +211,6 @@ class TrainConfig(Section):
             ("warmup_steps", "num_warmup_steps", "lr_warmup_iters", "warmup_iters", "lr_warmup_steps"),
             "schedule.warmup_steps",
         ),
-            "schedule.warmup_steps",
-        ),
         "min_lr": "schedule.min_lr",
         "min_lr_ratio": "schedule.min_ratio",
         "lr_scheduler_type": "schedule.name",
