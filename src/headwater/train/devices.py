@@ -63,22 +63,27 @@ def device_limits(device: torch.device, config: TrainConfig) -> list[str]:
 
 @contextmanager
 def determinism(enabled: bool, device: torch.device) -> Iterator[None]:
-    """Deterministic kernels for a block; the earlier setting comes back after it."""
+    """Deterministic CUDA kernels for a block; the earlier setting comes back after it.
+
+    Nothing needs to be switched on the CPU: its kernels for this work give the same bits with the same threads.
+    """
+    if device.type != "cuda" or not enabled:
+        yield
+        return
     before = torch.are_deterministic_algorithms_enabled()
     before_benchmark = torch.backends.cudnn.benchmark
-    if enabled and device.type == "cuda":
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS refuses to be deterministic without
-    torch.use_deterministic_algorithms(enabled, warn_only=device.type == "mps")
+    before_fill = deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS refuses to be deterministic without
+    torch.use_deterministic_algorithms(True)
     torch.backends.cudnn.benchmark = False
-    # Filling every fresh tensor with NaN would be the price of a check nobody asked for.
-    before_fill = deterministic.fill_uninitialized_memory
-    deterministic.fill_uninitialized_memory = False
+    # Otherwise every fresh tensor is filled with NaN, a check that costs a pass over memory.
+    deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     try:
         yield
     finally:
         torch.use_deterministic_algorithms(before)
         torch.backends.cudnn.benchmark = before_benchmark
-        deterministic.fill_uninitialized_memory = before_fill
+        deterministic.fill_uninitialized_memory = before_fill  # type: ignore[attr-defined]
 
 
 def free_memory_bytes(device: torch.device) -> int:
