@@ -288,9 +288,7 @@ class ArtifactWriter(ShardFolder):
                         f"{name} changed after it was finished", where=str(self.dir), mend="run again"
                     )
                 continue
-            raise ValueError(
-                f"{path} was written without `write`, `shard` or `finish`; use `scratch` for working files"
-            )
+            raise ValueError(f"{path} was not written by `write`, `shard` or `finish`; use `scratch` for working files")
 
 
 class ArtifactStore:

@@ -29,7 +29,7 @@ def check_name(name: str) -> str:
     if not parts or name != "/".join(parts) or name.startswith("/") or any(part.startswith(".") for part in parts):
         raise ValueError(f"{name!r} cannot name a shard: give a relative path without hidden parts")
     if name in (MANIFEST, PROVENANCE):
-        raise ValueError(f"{name!r} is the artifact's own")
+        raise ValueError(f"the name {name!r} is the artifact's own")
     return name
 
 
