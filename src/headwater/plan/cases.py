@@ -112,6 +112,10 @@ class Cases:
     overlap_p2p: Array
     scatter_gather: Array
     fusion: Array  # 0 eager, 1 fused kernels, 2 compiled
+    slow_host: Array  # 1: the host launches kernels slowly (Python around every operation)
+    gathers: Array  # data-parallel collectives a layer: 0 one flat buffer, 1 by block, more by tensor
+    spread: Array  # 1: embedding and head count as a layer each when stages are cut
+    overlap_wgrad: Array  # 1: tensor-parallel gradient traffic runs behind the weight gradient
     graphs: Array  # 1: CUDA graphs, no per-kernel host work
     fused_loss: Array
     reshard: Array  # ZeRO-3: parameters freed after forward and gathered again in backward

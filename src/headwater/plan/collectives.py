@@ -20,14 +20,20 @@ def group_bandwidth(ranks: Array, inside: Array, intra: Array, nic: Array, c: Co
     return np.where(ranks <= inside, local, np.minimum(local, rails))
 
 
-def ring(message: Array, ranks: Array, bandwidth: Array, passes: float, c: Coefficients) -> Array:
-    """Seconds of a ring collective that moves `passes` times (q-1)/q of `message` bytes (2 for all-reduce).
+def ring(
+    message: Array, ranks: Array, bandwidth: Array, passes: float, c: Coefficients, calls: Array = 1.0
+) -> Array:
+    """Seconds of `calls` ring collectives that together move `passes` times (q-1)/q of `message` bytes.
 
-    Latency grows with the logarithm of the group: NCCL goes over to trees when latency binds.
+    `passes` is 2 for all-reduce, 1 for reduce-scatter and all-gather. All-reduce goes over to trees when latency
+    binds (log q); gather and scatter are rings in NCCL up to 2.22: their latency is linear in the group.
     """
     q = np.maximum(ranks, 1.0)
-    steps = np.ceil(np.log2(q))
-    return np.where(q > 1, passes * (q - 1) / q * message / bandwidth + passes * steps * c.latency, 0.0)
+    tree = 2.0 * np.ceil(np.log2(q)) * c.latency
+    line = (q - 1.0) * c.hop_latency
+    delay = np.minimum(2.0 * line, tree) if passes == 2.0 else np.minimum(line, 200.0 * c.latency)
+    delay = delay + c.latency
+    return np.where(q > 1, passes * (q - 1) / q * message / bandwidth + calls * delay, 0.0)
 
 
 def all_to_all(message: Array, ranks: Array, inside: Array, intra: Array, nic: Array, c: Coefficients) -> Array:

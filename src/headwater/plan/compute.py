@@ -16,6 +16,8 @@ from .coefficients import Coefficients
 
 # Output tiles tried, and their rate relative to the largest: a small tile reads more per FLOP. Assumed from CUTLASS
 # profiles; the fitted wave exponent and depth absorb what is off.
+NEW_UNITS = 6e14  # FLOP/s of 16-bit peak beyond which a part has warp-group matrix units (Hopper and later)
+KERNELS = (24.0, 12.0, 6.0)  # memory-bound kernels of a forward layer: eager, fused by hand, compiled; counted in traces
 TILES = ((128.0, 256.0, 1.0), (128.0, 128.0, 0.92), (64.0, 64.0, 0.62))
 
 
@@ -63,7 +65,7 @@ def gemm_seconds(m: Array, n: Array, k: Array, on: Arithmetic, c: Coefficients) 
     aligned = np.where((n % 8 == 0) & (k % 8 == 0), 1.0, c.misaligned)
     compute = 2.0 * best * k * depth / (on.peak * on.limit * c.gemm_sustained * aligned)
     traffic = (on.bytes * (m * k + k * n) + 2.0 * m * n) / (on.bandwidth * c.memory_efficiency)
-    return np.where(m * n * k > 0, np.maximum(compute, traffic), 0.0)
+    return np.where(m * n * k > 0, np.maximum(compute, traffic) + c.gemm_launch, 0.0)
 
 
 def linear(m: Array, n: Array, k: Array, on: Arithmetic, c: Coefficients) -> Pass:
@@ -137,6 +139,9 @@ def attention_core(x: Cases, c: Coefficients) -> Pass:
     rate = np.select(
         [x.attention == Attention.FLASH1, x.attention == Attention.FLASH2], [c.flash1, c.flash2], default=c.flash3
     )
+    # Kernels written for the generation before miss the new matrix units: about 0.6 of what tuned ones reach.
+    ported = (x.attention < Attention.FLASH3) & (x.peak_half > NEW_UNITS)
+    rate = rate * np.where(ported, c.flash_port, 1.0)
     rate = rate / (1.0 + c.flash_warmup / span) * np.minimum(1.0, 0.5 + x.head_dim / 256.0)
     causal = np.where(x.window > 0, 1.0, 0.5)
     flash = flops * causal / (on.peak * rate)
@@ -160,7 +165,8 @@ def memory_bound(x: Cases, c: Coefficients, moe: bool) -> Pass:
         around = around + 8.0 * x.topk * x.hidden / x.tp
     inside = scale * ((4.0 + 2.0 * x.gated) * width + 4.0 * (x.heads / x.tp + 2.0 * x.kv_local) * x.head_dim)
     casts = np.where(x.quantised > 0, c.cast_bytes, 0.0) * (2.0 * x.hidden + x.q_dim / x.tp + width)
-    forward = t * (around + inside + casts) / (x.memory_bandwidth * c.memory_efficiency)
+    kernels = np.select([x.fusion == 0, x.fusion == 1], KERNELS[:2], default=KERNELS[2])
+    forward = t * (around + inside + casts) / (x.memory_bandwidth * c.memory_efficiency) + kernels * c.kernel_gap
     return Pass(forward, 2.0 * forward, 0.0 * forward)
 
 
@@ -175,7 +181,9 @@ def head(x: Cases, c: Coefficients) -> Pass:
 
 def host_layer(x: Cases, c: Coefficients) -> Array:
     """Seconds the host needs to launch one forward pass of one layer."""
-    per_layer = np.where(x.fusion == 0, c.host_eager, c.host_fused) + np.where(x.experts > 0, c.expert_host, 0.0)
+    per_layer = np.where(x.slow_host > 0, c.host_eager, c.host_fused) + np.where(x.experts > 0, c.expert_host, 0.0)
+    # Every rank of a tensor-parallel group waits for its slowest host at each collective.
+    per_layer = per_layer * (1.0 + c.host_group * np.where(x.tp > 1, (x.tp / 8.0) ** 2, 0.0))
     return np.where(x.graphs > 0, 0.1 * per_layer, per_layer)
 
 

@@ -57,7 +57,7 @@ class Accelerator:
         """Best measured matrix-multiply rate as a fraction of the dense peak of `precision`."""
         half = self.gemm_ratio.get("bf16", self.gemm_ratio.get("fp16", 0.75))
         if precision in ("fp8", "mxfp8", "int8", "nvfp4"):
-            return self.gemm_ratio.get("fp8", half)
+            return self.gemm_ratio.get(precision, self.gemm_ratio.get("fp8", half))
         return half
 
     @property

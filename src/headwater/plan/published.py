@@ -316,7 +316,7 @@ def _variants(row: Row, base: dict[str, float], assumed: list[str]) -> Iterable[
     elif kind == "none":
         again = [(0.0, 0.0)]
     else:
-        again = [(0.0, 1.0), (0.25, 1.0), (0.5, 1.0), (1.0, 1.0)]
+        again = [(0.0, 1.0), (0.125, 1.0), (0.25, 1.0), (0.5, 1.0), (1.0, 1.0)]
         assumed.append("recompute searched")
     for b in options:
         for v in chunks:

@@ -59,7 +59,7 @@ def in_flight(schedule: Array, p: Array, v: Array, m: Array, stage: Array) -> Ar
     )
 
 
-def stage_layers(layers: Array, p: Array) -> tuple[Array, Array, Array]:
+def stage_layers(layers: Array, p: Array, spread: Array = 0.0) -> tuple[Array, Array, Array]:
     """Layers of the first, the middle and the last stage.
 
     Even where p divides L; where L+2 or L+1 divides, embedding and head count as a layer each (Megatron, BLOOM,
@@ -73,4 +73,10 @@ def stage_layers(layers: Array, p: Array) -> tuple[Array, Array, Array]:
     first = np.where(~exact & two, full - 1.0, full)
     rest = layers - first - full * np.maximum(p - 2.0, 0.0)
     last = np.where(exact | (np.asarray(p) <= 1), full, np.maximum(rest, 0.0))
+    # Cut by items (embedding, layers, head), as DeepSpeed's "type:transformer|embedding" does.
+    by_item = (np.asarray(spread) > 0) & (np.asarray(p) > 1)
+    most = np.ceil((layers + 2.0) / p)
+    full = np.where(by_item, most, full)
+    first = np.where(by_item, most - 1.0, first)
+    last = np.where(by_item, np.floor((layers + 2.0) / p) - 1.0, last)
     return first, full, last

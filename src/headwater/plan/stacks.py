@@ -24,6 +24,10 @@ class Stack:
     name: str
     attention: Attention
     fusion: int = 1
+    slow_host: int = 0
+    gathers: int = 0
+    spread: int = 0
+    overlap_wgrad: int = 0
     dropout: int = 0
     grad_bytes: float = 4.0
     sequence_parallel: int = 0

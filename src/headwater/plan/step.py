@@ -56,7 +56,8 @@ def _tensor_parallel(x: Cases, c: Coefficients) -> tuple[Array, Array]:
     shown = np.where(x.overlap_tp > 0, 1.0 - c.tp_hidden, 1.0)
     # Sequence parallelism gathers the layer input once more in backward, behind the input gradient: half shows.
     again = np.where(x.sequence_parallel > 0, 0.25, 0.0)
-    return pairs * one * shown, pairs * one * shown * (1.0 + again)
+    behind = np.where((x.overlap_wgrad > 0) & (x.overlap_tp == 0), 1.0 - c.wgrad_hidden, 1.0)
+    return pairs * one * shown, pairs * one * shown * (behind + again)
 
 
 def _context_parallel(x: Cases, c: Coefficients, core: compute.Pass) -> tuple[Array, Array]:
@@ -117,7 +118,7 @@ def step_time(x: Cases, c: Coefficients) -> StepTime:
     head_tp = 2.0 * ring(2.0 * x.tokens * x.hidden, x.tp, tp_rate, 2.0, c)
     head_seconds = top.forward + top.backward + head_tp
 
-    first, full, last = stage_layers(x.layers, x.pp)
+    first, full, last = stage_layers(x.layers, x.pp, x.spread)
     per_layer_f = gpu_f + wait_f
     per_layer_b = layer.dgrad + again + tp_b + cp_b + ep_b + (wait - wait_f)
     per_layer_w = layer.wgrad
@@ -130,7 +131,7 @@ def step_time(x: Cases, c: Coefficients) -> StepTime:
     stage_mid = full * per_layer_dp
     stage_last = last * per_layer_dp + head_seconds
     slowest = np.where(x.pp > 1, np.maximum(np.maximum(stage_mid, stage_last), first * per_layer_dp), stage_last)
-    every = first * per_layer_dp + np.maximum(x.pp - 2.0, 0.0) * stage_mid + stage_last
+    every = x.layers * per_layer_dp + head_seconds
     mean = np.where(x.pp > 1, every / x.pp, stage_last)
     work = np.maximum(m - 1.0, 0.0) * slowest + mean
     scale = mean / np.maximum(per_layer, 1e-30)
@@ -157,26 +158,23 @@ def step_time(x: Cases, c: Coefficients) -> StepTime:
     optimizer = optimizer / (x.memory_bandwidth * c.memory_efficiency)
     fixed = c.host_step + 0.0 * m
 
-    counted = work / np.maximum(np.where(x.pp > 1, full * x.pp * per_layer_dp, full * per_layer_dp), 1e-30) * x.layers
-    seconds = counted  # micro-batches' worth of one layer on the slowest stage
-    parts = {
-        "gemm": seconds / x.layers * full * (gemm.forward + gemm.backward),
-        "attention": seconds / x.layers * full * (core.forward + core.backward),
-        "memory_bound": seconds / x.layers * full * (light.forward + light.backward),
-        "recompute": seconds / x.layers * full * again,
-        "host": seconds / x.layers * full * wait,
-        "tp": seconds / x.layers * full * (tp_f + tp_b),
-        "cp": seconds / x.layers * full * (cp_f + cp_b),
-        "ep": seconds / x.layers * full * (ep_f + ep_b),
-        "dp": seconds / x.layers * full * dp_layer + dp_tail,
-        "bubble": idle,
-        "pp": pp,
-        "optimizer": optimizer,
-        "fixed": fixed,
+    share_of = {
+        "gemm": gemm.forward + gemm.backward,
+        "attention": core.forward + core.backward,
+        "memory_bound": light.forward + light.backward,
+        "recompute": again,
+        "host": wait,
+        "tp": tp_f + tp_b,
+        "cp": cp_f + cp_b,
+        "ep": ep_f + ep_b,
+        "dp": dp_layer,
     }
-    parts["head"] = work - sum(
-        parts[k] for k in ("gemm", "attention", "memory_bound", "recompute", "host", "tp", "cp", "ep")
-    ) - (parts["dp"] - dp_tail)
+    # A mean stage's layers; what the slowest stage takes beyond them (head, uneven layers) is the head's.
+    layers_here = x.layers / x.pp
+    parts = {name: m * layers_here * value for name, value in share_of.items()}
+    parts["head"] = work - m * layers_here * per_layer_dp
+    parts["dp"] = parts["dp"] + dp_tail
+    parts |= {"bubble": idle, "pp": pp, "optimizer": optimizer, "fixed": fixed}
     before = work + dp_tail + idle + pp + optimizer + fixed
     parts["straggler"] = before * c.straggler * np.log2(np.maximum(x.gpus / 8.0, 1.0))
     total = before + parts["straggler"]
@@ -203,20 +201,25 @@ def _data_parallel(
     rate = group_bandwidth(ranks, inside, x.intra_bandwidth, x.nic_bandwidth, c)
     shard_rate = group_bandwidth(x.shard_group, inside, x.intra_bandwidth, x.nic_bandwidth, c)
     three = x.zero >= 3
-    gather = ring(x.param_bytes * held, x.shard_group, shard_rate, 1.0, c)
-    scatter = ring(x.grad_bytes * held, x.shard_group, shard_rate, 1.0, c)
+    gather = ring(x.param_bytes * held, x.shard_group, shard_rate, 1.0, c, np.maximum(x.gathers, 1.0))
+    scatter = ring(x.grad_bytes * held, x.shard_group, shard_rate, 1.0, c, np.maximum(x.gathers, 1.0))
     forward_comm = gather
-    backward_comm = np.where(x.reshard > 0, gather, 0.0) + scatter
+    # Without a prefetcher a block is gathered once more for its recomputed forward, and nothing is hidden.
+    alone = x.overlap_param == 0
+    backward_comm = np.where(x.reshard > 0, gather * (1.0 + alone * x.recompute), 0.0) + scatter
     # Overlapped streams: the longer one binds, and the kernels of one slow the other.
     f, b = gpu_f, gpu_b + wait
-    slow_f = smooth_max(f, forward_comm) + c.interference * np.minimum(f, forward_comm) - f
-    slow_b = smooth_max(b, backward_comm) + c.interference * np.minimum(b, backward_comm) - b
+    slow_f = np.where(alone, forward_comm, smooth_max(f, forward_comm) + c.interference * np.minimum(f, forward_comm) - f)
+    slow_b = np.where(
+        alone, backward_comm, smooth_max(b, backward_comm) + c.interference * np.minimum(b, backward_comm) - b
+    )
     a_layer = np.where(three & (ranks > 1), slow_f + slow_b, 0.0)
 
     stage = full * held + x.vocab * x.hidden / x.tp * np.where(x.pp > 1, 1.0, 2.0 - x.tied)
     reduce_passes = np.where(x.zero >= 2, 1.0, np.where(x.zero >= 1, 1.0, 2.0))
-    reduce = ring(x.grad_bytes * stage, ranks, rate, 1.0, c) * reduce_passes
-    regather = np.where(x.zero >= 1, ring(x.param_bytes * stage, ranks, rate, 1.0, c), 0.0)
+    calls = 1.0 + full * x.gathers
+    reduce = ring(x.grad_bytes * stage, ranks, rate, 1.0, c, calls) * reduce_passes
+    regather = np.where(x.zero >= 1, ring(x.param_bytes * stage, ranks, rate, 1.0, c, calls), 0.0)
     window_b = full * (layer.dgrad + layer.wgrad + again)
     window_f = full * layer.forward
     hidden_reduce = np.where(x.overlap_grad > 0, np.minimum(reduce * c.grad_hidden, window_b), 0.0)
