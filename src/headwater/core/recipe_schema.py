@@ -36,6 +36,8 @@ class FieldDoc:
     doc: str
     section: bool
     """Whether the field is itself a block of fields."""
+    derived: bool = False
+    """Whether the default follows from other fields; `doc` says how."""
 
     def default_text(self) -> str:
         """The default as YAML would write it, or `required`."""
@@ -43,6 +45,8 @@ class FieldDoc:
             return "required"
         if self.section:
             return "a block"
+        if self.derived:
+            return "derived"
         return yaml_inline(self.default)
 
 
@@ -251,7 +255,8 @@ def field_docs(section: type[Section], prefix: str = "") -> Iterator[FieldDoc]:
 
 def _doc(section: type[Section], name: str, info: FieldInfo, path: str) -> FieldDoc:
     members = sections_of(info.annotation)
-    default = info.get_default(call_default_factory=True, validated_data={})
+    derived = bool(info.default_factory_takes_validated_data)
+    default = None if derived else info.get_default(call_default_factory=True)
     return FieldDoc(
         path=path,
         type=type_text(info.annotation, info),
@@ -262,6 +267,7 @@ def _doc(section: type[Section], name: str, info: FieldInfo, path: str) -> Field
         aliases=(*field_aliases(info), *sorted(key for key, target in section.PATH_ALIASES.items() if target == name)),
         doc=" ".join((info.description or "").split()),
         section=bool(members) and default is not None,
+        derived=derived,
     )
 
 

@@ -1,0 +1,219 @@
+"""What lies in a workspace, and what a recipe still needs: `headwater status` and `headwater lineage`.
+
+In: a workspace, with or without a recipe. Out: plain JSON values and lines for a person. Reads manifests only.
+
+    status(load("recipes/quickstart.yaml"), Path("workspace"))["stages"][0]["state"]       # "done"
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from headwater.core.artifacts import Artifact, ArtifactStore
+from headwater.core.errors import InputError
+from headwater.core.lineage import lineage
+from headwater.core.locks import lock_owner
+from headwater.core.recipe import Loaded
+from headwater.pipeline.resolve import STATE_HELP, Resolver
+from headwater.pipeline.schema import Recipe
+from headwater.pipeline.stages import STAGES
+from headwater.train.run_folder import RunFolder
+
+
+def status(loaded: Loaded[Recipe], workspace: Path) -> dict[str, Any]:
+    """How far each stage of a recipe is: done, running, partial, stale, missing or waiting."""
+    stages = [resolved.to_json() for resolved in Resolver(loaded.config, workspace).all()]
+    return {
+        "recipe": loaded.source,
+        "workspace": str(workspace),
+        "up_to_date": all(stage["state"] == "done" for stage in stages),
+        "stages": stages,
+    }
+
+
+def status_text(facts: dict[str, Any]) -> str:
+    """The status of a recipe as lines."""
+    lines = [f"{facts['recipe']} in {facts['workspace']}"]
+    for stage in facts["stages"]:
+        note = f"  {stage['note']}" if stage["note"] else ""
+        if stage["state"] == "done":
+            note = f"  {stage['path']}" + (f"  {stage['note']}" if stage["note"] else "")
+        lines.append(f"  {stage['stage']:<10} {stage['state']:<8}{note}")
+    states = {stage["state"] for stage in facts["stages"]} - {"done"}
+    lines += [f"  ({state}: {STATE_HELP[state]})" for state in STATE_HELP if state in states]
+    next_step = "everything is up to date" if facts["up_to_date"] else f"next: headwater run {facts['recipe']}"
+    lines.append(f"  {next_step}")
+    return "\n".join(lines)
+
+
+def overview(workspace: Path) -> dict[str, Any]:
+    """Everything in a workspace: artifacts of every stage, committed and partial, and runs."""
+    store = ArtifactStore(workspace)
+    artifacts = [
+        {
+            "stage": artifact.stage,
+            "fingerprint": artifact.fingerprint,
+            "state": "done",
+            "path": str(artifact.path),
+            "finished": artifact.provenance.get("finished", ""),
+            "counts": artifact.counts,
+        }
+        for stage in STAGES
+        for artifact in store.all(stage.name)
+    ]
+    partial = [
+        {
+            "stage": stage.name,
+            "fingerprint": path.name.removesuffix(".partial"),
+            "state": "running" if lock_owner(path) is not None else "partial",
+            "path": str(path),
+        }
+        for stage in STAGES
+        for path in store.partial(stage.name)
+    ]
+    return {"workspace": str(workspace), "artifacts": [*artifacts, *partial], "runs": list(_runs(workspace))}
+
+
+def _runs(workspace: Path) -> Iterator[dict[str, Any]]:
+    for path in sorted((workspace / "runs").glob("*/run.json")):
+        run = RunFolder(path.parent)
+        state = run.status()
+        yield {
+            "run": run.run_id,
+            "state": "done" if state.state == "finished" else state.state,
+            "step": state.step,
+            "steps": state.steps,
+            "path": str(run.path),
+        }
+
+
+def overview_text(facts: dict[str, Any]) -> str:
+    """The overview as lines."""
+    lines = [f"{facts['workspace']}"]
+    for item in facts["artifacts"]:
+        counts = item.get("counts", {})
+        shown = ", ".join(
+            f"{counts[name]:,} {name}" for name in ("documents", "tokens") if isinstance(counts.get(name), int)
+        )
+        when = item.get("finished", "")
+        lines.append(f"  {item['stage']:<10} {item['state']:<8} {item['fingerprint']}  {when}  {shown}".rstrip())
+    lines += [
+        f"  {'run':<10} {run['state']:<8} {run['run']}  step {run['step']:,} of {run['steps']:,}"
+        for run in facts["runs"]
+    ]
+    return "\n".join(lines if len(lines) > 1 else [*lines, "  empty: `headwater run RECIPE` fills it"])
+
+
+def lineage_of(target: str, workspace: Path) -> dict[str, Any]:
+    """The tree of all that an artifact, run, checkpoint or exported folder was made from.
+
+    `target` is a path, a fingerprint (or the start of one) or a run's name. Raises InputError if it is none of them.
+    """
+    path = Path(target)
+    if not path.exists():
+        path = _by_name(target, workspace)
+    for folder in (path, *path.resolve().parents):
+        if (folder / "run.json").is_file():
+            return _run_node(RunFolder(folder), _store_of(folder, workspace))
+        if (folder / "manifest.json").is_file() and not folder.name.startswith("step-"):
+            store = _store_of(folder, workspace)
+            return lineage(store, Artifact.open(folder), _checkpoint_resolver(store))
+    raise InputError(
+        "this belongs to no artifact and no run", where=target, mend="give a folder of the workspace, or a fingerprint"
+    )
+
+
+def last_result(loaded: Loaded[Recipe], workspace: Path) -> Path:
+    """The last stage of a recipe that has a result. Raises InputError if none has."""
+    made = [resolved.path for resolved in Resolver(loaded.config, workspace).all() if resolved.done and resolved.path]
+    if not made:
+        raise InputError(
+            "nothing of this recipe has been made yet", where=str(workspace), mend=f"headwater run {loaded.source}"
+        )
+    return made[-1]
+
+
+def _by_name(target: str, workspace: Path) -> Path:
+    store = ArtifactStore(workspace)
+    found = [
+        artifact.path
+        for stage in STAGES
+        for artifact in store.all(stage.name)
+        if artifact.fingerprint.startswith(target)
+    ]
+    found += [
+        path.parent
+        for path in (workspace / "runs").glob("*/run.json")
+        if target in (path.parent.name, path.parent.name[-16:])
+    ]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        names = ", ".join(f"{path.parent.name}/{path.name}" for path in found[:4])
+        raise InputError(f"{target!r} could mean {names}", mend="give more of the fingerprint")
+    raise InputError(
+        f"there is no path, fingerprint or run {target!r}",
+        where=str(workspace),
+        mend="`headwater status` lists what is in the workspace",
+    )
+
+
+def _store_of(folder: Path, workspace: Path) -> ArtifactStore:
+    """The store a folder lies in: `WORKSPACE/STAGE/FINGERPRINT` names it, whatever `--workspace` says."""
+    parent = folder.resolve().parent
+    known = {stage.name for stage in STAGES} | {"runs"}
+    return ArtifactStore(parent.parent if parent.name in known else workspace)
+
+
+def _checkpoint_resolver(store: ArtifactStore) -> Callable[[str, str], dict[str, Any] | None]:
+    def resolve(role: str, key: str) -> dict[str, Any] | None:
+        if role != "checkpoint":
+            return None
+        run_id, step, _ = key.split("/")
+        path = store.workspace / "runs" / run_id
+        if not (path / "run.json").is_file():
+            return {"kind": "missing", "fingerprint": key}
+        return {**_run_node(RunFolder(path), store), "kind": "checkpoint", "fingerprint": key, "checkpoint": step}
+
+    return resolve
+
+
+def _run_node(run: RunFolder, store: ArtifactStore) -> dict[str, Any]:
+    """A run as a node of the tree; its inputs are the dataset and the tokenizer it names."""
+    record, state = run.record, run.status()
+    inputs: dict[str, Any] = {}
+    for role in ("dataset", "tokenizer"):
+        key = record.get(role)
+        artifact = store.locate(str(key)) if key else None
+        inputs[role] = (
+            lineage(store, artifact) if artifact is not None else {"kind": "missing", "fingerprint": str(key)}
+        )
+    return {
+        "kind": "run",
+        "fingerprint": run.run_id,
+        "stage": "train",
+        "path": str(run.path),
+        "step": state.step,
+        "steps": state.steps,
+        "created": str(record.get("created", "")),
+        "inputs": inputs,
+    }
+
+
+def lineage_text(node: dict[str, Any], role: str = "", depth: int = 0) -> str:
+    """The tree, indented, one line a node."""
+    label = f"{role}: " if role and role != node.get("stage") else ""
+    name = {"content": "raw content", "missing": "no longer here"}.get(node["kind"], node.get("stage", node["kind"]))
+    line = f"{'  ' * depth}{label}{name} {node['fingerprint']}"
+    if node["kind"] == "artifact":
+        counts = node["counts"]
+        shown = ", ".join(
+            f"{counts[key]:,} {key}" for key in ("documents", "tokens") if isinstance(counts.get(key), int)
+        )
+        line += f"  {shown}" if shown else ""
+    elif node["kind"] in ("run", "checkpoint"):
+        line += f"  step {node['step']:,} of {node['steps']:,}"
+    children = [lineage_text(child, name, depth + 1) for name, child in node.get("inputs", {}).items()]
+    return "\n".join([line, *children])
