@@ -24,6 +24,14 @@ settings.register_profile("headwater", deadline=None, print_blob=True)  # a busy
 settings.load_profile("headwater")
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Long runs are asked for by `pytest -m soak`."""
+    if "soak" not in config.getoption("-m"):
+        for item in items:
+            if item.get_closest_marker("soak"):
+                item.add_marker(pytest.mark.skip(reason="a long run; ask for it with `pytest -m soak`"))
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The folder of real corpora: $HEADWATER_SHARED_DATA, else ../shared/data beside the repository."""

@@ -70,6 +70,21 @@ def test_a_writer_killed_at_random_moments_commits_the_same_bytes(
     assert list(artifact.path.rglob(TEMP_PREFIX + "*")) == []
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("kind", ["inline", "process"])
+def test_two_hundred_kills_never_change_a_byte(
+    kind: str, tmp_path: Path, killer: Killer, reference: dict[str, str]
+) -> None:
+    hits = rounds = 0
+    while hits < 100:
+        rounds += 1
+        workspace = tmp_path / str(rounds)
+        hits += killer.kill_until_done(command(workspace, kind), kills=40, shortest=0.05, longest=0.4, cwd=REPOSITORY)
+        [artifact] = ArtifactStore(workspace).all("staged")
+        assert snapshot(artifact.path) == reference, f"seed {killer.seed}, round {rounds}"
+
+
 CRASH_POINTS = """
 import os, signal, sys
 from pathlib import Path

@@ -6,6 +6,7 @@ import fcntl
 import json
 import multiprocessing
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -208,6 +209,25 @@ def test_a_stopped_process_inside_the_guard_gives_an_error_instead_of_a_hang(
     with FolderLock(tmp_path / "run"):
         pass
     assert sorted(path.name for path in tmp_path.iterdir()) == [".lock-guard"]
+
+
+def test_without_flock_a_new_lock_works_and_a_stale_one_is_left_to_the_person(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(locks, "_flock", lambda descriptor, folder: False)  # as on some parallel file systems
+    with FolderLock(tmp_path / "run"), pytest.raises(LockedError):
+        FolderLock(tmp_path / "run").acquire()
+    path = plant(tmp_path / "run", pid=dead_pid())
+    with pytest.raises(LockedError) as caught:
+        FolderLock(tmp_path / "run").acquire()
+    assert caught.value.mend.endswith(f"remove {path}")
+
+
+def test_starts_are_known_without_proc_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = dead_pid()
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert process_start(os.getpid()) == process_start(os.getpid()) not in (None, "") or shutil.which("ps") is None
+    assert process_start(gone) is None
 
 
 def test_a_place_one_may_not_write_to_is_the_users_error() -> None:

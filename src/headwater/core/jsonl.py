@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any
 
 from headwater.core.errors import InputError
-from headwater.core.files import disk_errors
+from headwater.core.files import disk_errors, fsync_dir
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _CHUNK = 1 << 16
@@ -111,6 +111,8 @@ class JsonlLog:
         self._descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             self._mend_tail()
+            if fsync:
+                fsync_dir(self.path.parent)  # else a power cut could lose a new file's name
         except BaseException:
             self.close()
             raise

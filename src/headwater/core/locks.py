@@ -55,7 +55,16 @@ def process_start(pid: int) -> str | None:
             return "" if _exists(pid) else None
         fields = stat[stat.rindex(b")") + 2 :].split()  # the name before it may hold spaces and brackets
         return None if fields[0] in (b"Z", b"X") else fields[19].decode()
-    answer = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    try:
+        answer = subprocess.run(
+            ["ps", "-o", "lstart=", "-p", str(pid)],
+            env={**os.environ, "LC_ALL": "C", "TZ": "UTC"},  # two processes must read the same start alike
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    except FileNotFoundError:
+        return "" if _exists(pid) else None
     return answer.stdout.strip() or None
 
 
