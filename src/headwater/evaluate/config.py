@@ -22,8 +22,8 @@ class EvaluateConfig(Section):
     """Which held-out split of the dataset is scored."""
 
     max_tokens: int | None = field(None, unit="tokens", ge=1)
-    """At most this many tokens of each domain, in whole documents from the front of the split; null scores all.
-    The result states how many were left out. Documents lie in hash order, so the front is a random sample."""
+    """Score each domain's first documents until they hold this many tokens; null scores all. The result states how many
+    documents were left out."""
 
     window: int | None = field(None, unit="tokens", ge=2)
     """Longest input of one forward pass; null takes the context the model was trained with."""

@@ -1,0 +1,90 @@
+"""Where held-out text and the baselines' training text come from: a packed dataset, or a person's own files.
+
+    held_out = held_out_of_dataset(TokenDataset.open(path), tokenizer, "validation")
+    stream, used = training_stream(dataset, most_tokens=30_000_000)
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headwater.core.errors import CorruptArtifactError, InputError
+from headwater.dataset import DomainStream, TokenDataset
+from headwater.evaluate.heldout import HeldOut, HeldOutDocument, Text, TextTokenizer, measured
+
+
+class LosslessTokenizer(TextTokenizer, Protocol):
+    def decode(self, ids: list[int], skip_special: bool = True) -> str: ...
+
+
+def held_out_of_dataset(
+    dataset: TokenDataset, tokenizer: LosslessTokenizer, split: str, *, max_tokens: int | None = None
+) -> HeldOut:
+    """Every document of a split, or each domain's first documents, until they hold `max_tokens` tokens or more.
+
+    Texts are decoded from the tokens and checked against the bytes the dataset counted. Raises InputError for a split
+    without documents or another tokenizer, CorruptArtifactError if a text does not come back as it was.
+    """
+    dataset.check_tokenizer(tokenizer)
+    documents: list[HeldOutDocument] = []
+    left_out = empty = 0
+    for name, stream in dataset.split(split).domains.items():
+        taken = 0
+        for info, packed in stream.iter_documents():
+            tokens = packed[:-1].astype(np.int32)  # without the closing eos
+            if not len(tokens):
+                empty += 1
+                continue
+            if max_tokens is not None and taken >= max_tokens:
+                left_out += 1
+                continue
+            taken += len(tokens)
+            document = measured(Text(info.id, tokenizer.decode(tokens.tolist()), name, info.lang), tokens)
+            if document.bytes != info.bytes:
+                raise CorruptArtifactError(
+                    f"document {info.id} decodes to {document.bytes:,} bytes instead of {info.bytes:,}",
+                    where=f"{dataset.path}: {split}/{name}",
+                    mend="pack the dataset again with the tokenizer of this run",
+                )
+            documents.append(replace(document, units=info.units))
+    if not documents:
+        raise InputError(f"the {split} split holds no text", where=str(dataset.path), mend="score another split")
+    reasons = {"beyond max_tokens": left_out, "empty": empty}
+    return HeldOut(
+        documents=tuple(documents),
+        source=f"dataset {dataset.fingerprint}",
+        split=split,
+        tokenizer_sha256=dataset.tokenizer_sha256,
+        vocab_size=dataset.vocab_size,
+        left_out={reason: count for reason, count in reasons.items() if count},
+    )
+
+
+def training_stream(dataset: TokenDataset, most_tokens: int | None) -> tuple[NDArray[np.int32], dict[str, Any]]:
+    """The training split as one array, each document followed by eos, and what was used of it.
+
+    With a limit each domain gives its share of it, in whole documents from its front.
+    """
+    domains = dataset.split("train").domains
+    total = sum(stream.tokens for stream in domains.values())
+    share = 1.0 if most_tokens is None or total <= most_tokens else most_tokens / total
+    parts = [_front(stream, dataset.eos_id, share) for stream in domains.values()]
+    stream = np.concatenate(parts) if parts else np.zeros(0, dtype=np.int32)
+    return stream, {"training_tokens": len(stream), "training_tokens_available": total}
+
+
+def _front(stream: DomainStream, eos_id: int, share: float) -> NDArray[np.int32]:
+    """The leading documents of a domain that fit a share of its tokens; at least the first."""
+    tokens = stream.read(0, max(int(stream.tokens * share), min(stream.tokens, 1)))
+    if share < 1.0:
+        ends = np.flatnonzero(tokens == eos_id)
+        if len(ends):
+            tokens = tokens[: int(ends[-1]) + 1]
+        else:
+            first = stream.document(0)
+            tokens = stream.read(first.start, first.stop)
+    return tokens.astype(np.int32)
