@@ -139,6 +139,8 @@ def _problems(error: ValidationError, tree: Node, schema: type[Section]) -> list
     grouped: dict[tuple[str | int, ...], list[dict[str, Any]]] = {}
     places: dict[tuple[str | int, ...], Node] = {}
     for detail in error.errors(include_url=False):
+        if detail["type"] == "default_factory_not_called":
+            continue  # its default follows from a field that is itself wrong, and reported
         located = _locate(tuple(detail["loc"]), tree, schema, detail["type"])
         if located is None:
             continue

@@ -63,7 +63,8 @@ def _train(recipe: Recipe, plan: RunPlan | None) -> dict[str, Any]:
     train = recipe.train
     sized = recipe.model.model_copy(update={"vocab_size": recipe.model.vocab_size or recipe.tokenizer.vocab_size})
     flops = plan and sum(
-        segment.steps * segment.tokens_per_step * sized.flops_per_token(segment.seq_len) for segment in plan.segments
+        float(segment.steps * segment.tokens_per_step * sized.flops_per_token(segment.seq_len))
+        for segment in plan.segments
     )
     return {
         "tokens": plan.tokens if plan else None,

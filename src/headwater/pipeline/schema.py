@@ -15,7 +15,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from headwater.tokenizer.config import TokenizerConfig
 from pydantic import model_validator
 
 from headwater.core.config import Section, field
@@ -29,6 +28,7 @@ from headwater.monitor.config import MonitorConfig
 from headwater.parallel.config import ParallelConfig
 from headwater.pipeline.export_config import ExportConfig
 from headwater.serve.config import ServeConfig
+from headwater.tokenizer.config import TokenizerConfig
 from headwater.train.config import TrainConfig
 
 _FOLLOWING = ("model", "tokenizer", "train")

@@ -1,0 +1,112 @@
+"""What all verbs share: options, the reporter, and how a result is printed.
+
+With `--json` a verb prints one JSON object on stdout and nothing else there; progress, decisions and warnings go to
+stderr in any case.
+
+    finish({"stages": []}, "nothing to do", as_json=json_)
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headwater.core.errors import InputError, UserError
+from headwater.core.progress import Reporter
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+RECIPE_SUFFIXES = (".yaml", ".yml")
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say only warnings and the result.")]
+Workspace = Annotated[
+    Path | None,
+    typer.Option(
+        "--workspace",
+        "-w",
+        help="Folder of artifacts and runs [default: the recipe's, or ./workspace].",
+        show_default=False,
+    ),
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="FIELD=VALUE", help="Override a field of the recipe; may be repeated.", show_default=False
+    ),
+]
+
+
+def make_reporter(*, quiet: bool = False) -> Reporter:
+    """Speaks on stderr, so that stdout holds the result alone."""
+    return Reporter(quiet=quiet)
+
+
+def print_json(value: Any) -> None:
+    """One JSON object on stdout, keys in the order given."""
+    import orjson
+
+    from headwater.core.jsonl import json_safe
+
+    sys.stdout.buffer.write(
+        orjson.dumps(json_safe(value), option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS) + b"\n"
+    )
+    sys.stdout.flush()
+
+
+def finish(result: dict[str, Any], text: str | Table | Iterable[str | Table], *, as_json: bool) -> None:
+    """Print a verb's result: the object with `--json`, else the text or tables."""
+    if as_json:
+        print_json(result)
+        return
+    from rich.console import Console
+
+    console = Console(highlight=False, soft_wrap=True)
+    for piece in [text] if isinstance(text, str) or not isinstance(text, Iterable) else text:
+        if isinstance(piece, str):
+            console.print(piece, markup=False)
+        else:
+            console.print(piece)
+
+
+def is_recipe(path: Path) -> bool:
+    """Whether a target of a stage verb is a recipe (by its suffix), not a file or folder of data."""
+    return path.suffix in RECIPE_SUFFIXES and not path.is_dir()
+
+
+def one_recipe(targets: Sequence[Path]) -> Path | None:
+    """The recipe, if the targets are one; None if they are data. Raises UserError for a mixture of both."""
+    recipes = [path for path in targets if is_recipe(path)]
+    if not recipes:
+        return None
+    if len(targets) > 1:
+        raise UserError(
+            f"{recipes[0]} is a recipe and stands beside other inputs", mend="give one recipe, or files and folders"
+        )
+    return recipes[0]
+
+
+def require_out(out: Path | None, what: str) -> Path:
+    """The `--out` folder that working on files needs."""
+    if out is None:
+        raise UserError(f"no folder is named for {what}", where="--out", mend="add --out DIR")
+    return out
+
+
+def require_exists(paths: Sequence[Path]) -> None:
+    """Raises InputError for the first path that does not exist."""
+    for path in paths:
+        if not path.exists():
+            raise InputError("no such file or folder", where=str(path), mend="check the path")
+
+
+def refuse(option: str, given: bool, why: str) -> None:
+    """An option that has no meaning with this kind of target is refused, not ignored."""
+    if given:
+        raise UserError(f"{option} {why}", where=option, mend=f"leave out {option}")

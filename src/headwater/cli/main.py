@@ -1,0 +1,136 @@
+"""`headwater VERB ...`: the list of verbs, and what happens when one fails.
+
+Exit codes: 0 done, 2 the user's mistake, 1 ours, 130 interrupted. An error is printed as what, where and mend, on
+stderr; with `--json` also as one object on stdout: `{"error": {"what", "where", "mend"}, "exit_code"}`. `--debug` shows
+the traceback.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from headwater import __version__
+from headwater.cli.common import print_json
+from headwater.core.errors import HeadwaterError
+
+app = typer.Typer(
+    name="headwater",
+    help="From raw text to a served language model, by one recipe.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback(invoke_without_command=True)
+def _root(version: bool = typer.Option(False, "--version", help="Print the version.")) -> None:
+    if version:
+        sys.stdout.write(f"headwater {__version__}\n")
+        raise typer.Exit
+
+
+WHOLE, RECIPES, STAGES = "The whole way", "Recipes", "One stage: on a recipe, or on files and folders"
+
+
+def _register() -> None:
+    """Verbs in the order of `headwater --help`. Their modules import a part only when the verb is called."""
+    from headwater.cli import init, lineage, recipe, run, status
+
+    app.command("run", rich_help_panel=WHOLE)(run.command)
+    app.command("status", rich_help_panel=WHOLE)(status.command)
+    app.command("lineage", rich_help_panel=WHOLE)(lineage.command)
+    app.command("init", rich_help_panel=RECIPES)(init.command)
+    app.add_typer(recipe.app, name="recipe", rich_help_panel=RECIPES)
+
+
+_register()
+
+
+def run_command(arguments: Sequence[str]) -> int:
+    """Run one command line; everything it prints is printed; the exit code is returned."""
+    options = list(arguments)
+    options = options[: options.index("--")] if "--" in options else options
+    as_json, debug = "--json" in options, "--debug" in options
+    try:
+        result = app(args=list(arguments), prog_name="headwater", standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except KeyboardInterrupt:
+        error = _error("interrupted; what is finished is kept", "", "run the same command again to go on")
+        return _fail(error, 130, as_json)
+    except HeadwaterError as failure:
+        if debug:
+            traceback.print_exc()
+        error = _error(failure.what, failure.where, failure.mend)
+        problems = getattr(failure, "problems", None)
+        if problems is not None:
+            error["problems"] = [
+                {"what": item.what, "where": str(item.place), "field": item.field, "mend": item.mend}
+                for item in problems
+            ]
+        return _fail(error, failure.exit_code, as_json)
+    except BrokenPipeError:
+        # The reader of our output left (`| head`): not an error, and nothing more can be said on stdout.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as failure:
+        if hasattr(failure, "format_message"):  # click's usage errors, whose classes typer keeps to itself
+            return _fail(_usage_error(failure), 2, as_json)
+        if type(failure).__name__ == "Abort":
+            return _fail(_error("interrupted", "", "run the same command again"), 130, as_json)
+        if debug:
+            traceback.print_exc()
+        return _fail(_fault(failure), 1, as_json)
+
+
+def _error(what: str, where: str, mend: str) -> dict[str, Any]:
+    return {"what": what, "where": where, "mend": mend}
+
+
+def _usage_error(failure: Any) -> dict[str, Any]:
+    context = getattr(failure, "ctx", None)
+    command = context.command_path if context is not None else "headwater"
+    mend = f"see `{command} --help`"
+    message = failure.format_message() or "no verb is given"
+    group = getattr(context, "command", None)
+    word = message.split("'")[1] if message.startswith("No such command '") else ""
+    if word and Path(word).exists():
+        verb = "describe" if getattr(group, "name", "") == "recipe" else "run"
+        return _error(f"{word!r} is a path, not a verb", command, f"name the verb first: {command} {verb} {word}")
+    return _error(" ".join(message.split()), command, mend)
+
+
+def _fault(failure: Exception) -> dict[str, Any]:
+    """An error nobody foresaw: ours, whatever it says."""
+    frames = traceback.extract_tb(failure.__traceback__)
+    where = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+    what = f"{type(failure).__name__}: {failure}".strip().rstrip(":")
+    return _error(
+        f"{what} (a fault in Headwater, not in what you gave it)", where, "run again with --debug for the traceback"
+    )
+
+
+def _fail(error: dict[str, Any], exit_code: int, as_json: bool) -> int:
+    where = f"{error['where']}: " if error["where"] else ""
+    mend = f"\n  mend: {error['mend']}" if error["mend"] else ""
+    sys.stderr.write(f"error: {where}{error['what']}{mend}\n")
+    if as_json:
+        print_json({"error": error, "exit_code": exit_code})
+    return exit_code
+
+
+def main() -> None:
+    """The `headwater` command."""
+    sys.exit(run_command(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,34 @@
+"""`headwater status [RECIPE]`: what is done, partial, stale or missing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headwater.cli.common import Debug, Json, Set, Workspace, finish
+
+
+def command(
+    recipe: Annotated[
+        Path | None, typer.Argument(help="A recipe; without one, everything in the workspace.", show_default=False)
+    ] = None,
+    workspace: Workspace = None,
+    set_: Set = None,
+    json_: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Show how far each stage is: done, running, partial, stale, missing or waiting."""
+    from headwater.cli.common import refuse
+    from headwater.pipeline.schema import load
+    from headwater.pipeline.status import overview, overview_text, status, status_text
+
+    if recipe is None:
+        refuse("--set", bool(set_), "changes a recipe, and none is given")
+        facts = overview(workspace or Path("workspace"))
+        finish(facts, overview_text(facts), as_json=json_)
+        return
+    loaded = load(recipe, set_ or ())
+    facts = status(loaded, workspace or Path(loaded.config.workspace))
+    finish(facts, status_text(facts), as_json=json_)

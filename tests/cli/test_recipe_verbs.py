@@ -1,0 +1,117 @@
+"""The command line without a run: recipes, help, errors, exit codes, `--json`. The installed command, in processes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import RunCli, clean_environment, cli_command
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+RECIPES = REPOSITORY / "recipes"
+
+
+def test_init_writes_a_recipe_that_validates(run_cli: RunCli, tmp_path: Path) -> None:
+    done = run_cli("init", "mine.yaml", "--json")
+    assert done.json == {"path": "mine.yaml"}
+    assert run_cli("recipe", "validate", "mine.yaml", "--json").json["valid"] is True
+    again = run_cli("init", "mine.yaml", code=2)
+    assert "exists already" in again.stderr
+    run_cli("init", "mine.yaml", "--force")
+    run_cli("init")
+    assert (tmp_path / "recipe.yaml").is_file()
+
+
+def test_describe_gives_the_numbers_as_json_and_as_text(run_cli: RunCli) -> None:
+    facts = run_cli("recipe", "describe", RECIPES / "llama-7b.yaml", "--json").json
+    assert facts["model"]["parameters"] == 6_738_415_616
+    assert facts["train"]["flops"] == pytest.approx(9.2e22, rel=0.01)
+    text = run_cli("recipe", "describe", RECIPES / "llama-7b.yaml", "--set", "train.tokens=1e12").stdout
+    assert "6,738,415,616 parameters" in text
+    assert "1.00T" in text
+    assert "16,777,216 tokens (16.8M) an optimizer step" in text
+
+
+def test_explain_prints_one_field_all_fields_and_suggests(run_cli: RunCli) -> None:
+    one = run_cli("recipe", "explain", "d_model")
+    assert one.stdout.startswith("model.hidden_size\n")
+    every = run_cli("recipe", "explain", "--json").json["fields"]
+    assert len(every) > 150
+    assert {"path", "doc", "type", "unit", "default", "kind", "aliases", "used"} <= set(every[0])
+    wrong = run_cli("recipe", "explain", "hiden_size", code=2)
+    assert "did you mean model.hidden_size?" in wrong.stderr
+
+
+def test_every_mistake_of_a_recipe_is_in_text_and_json(run_cli: RunCli, tmp_path: Path) -> None:
+    (tmp_path / "bad.yaml").write_text("train:\n  stpes: 3\nmodel:\n  hidden_size: wide\n")
+    text = run_cli("recipe", "validate", "bad.yaml", code=2)
+    assert text.stdout == ""
+    assert "bad.yaml:2:3: unknown key 'stpes' in train" in text.stderr
+    assert "bad.yaml:4:3: model.hidden_size is 'wide'; expected integer >= 1" in text.stderr
+    found = run_cli("recipe", "validate", "bad.yaml", "--json", code=2).json
+    assert found["exit_code"] == 2
+    assert set(found["error"]) == {"what", "where", "mend", "problems"}
+    assert [item["field"] for item in found["error"]["problems"]] == ["train.stpes", "model.hidden_size"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["rn", "x"], "Did you mean 'run'?"),
+        (["run"], "Missing argument"),
+        (["run", "a.yaml", "--wrokspace", "x"], "--workspace"),
+        (["run", "absent.yaml"], "no such recipe file"),
+        (["run", "absent.yaml", "--set", "x"], "no such recipe file"),
+        (["recipe", "validate", "."], "this is a folder"),
+        (["lineage", "0123456789abcdef"], "there is no path, fingerprint or run"),
+        (["status", "--set", "seed=1"], "none is given"),
+    ],
+)
+def test_a_users_mistake_exits_with_2_and_json_says_it_too(run_cli: RunCli, arguments: list[str], message: str) -> None:
+    plain = run_cli(*arguments, code=2)
+    assert message in plain.stderr
+    assert "Traceback" not in plain.stderr
+    found = run_cli(*arguments, "--json", code=2).json
+    assert message in found["error"]["what"]
+    assert found["exit_code"] == 2
+
+
+def test_debug_shows_the_traceback(run_cli: RunCli) -> None:
+    assert "Traceback" in run_cli("run", "absent.yaml", "--debug", code=2).stderr
+
+
+def test_a_verb_wins_over_a_path_and_a_path_alone_is_explained(run_cli: RunCli, tmp_path: Path) -> None:
+    (tmp_path / "status").mkdir()
+    assert run_cli("status", "--json").json == {"workspace": "workspace", "artifacts": [], "runs": []}
+    wrong = run_cli("./status", code=2)
+    assert "'./status' is a path, not a verb" in wrong.stderr
+    assert "headwater run ./status" in wrong.stderr
+
+
+def test_running_a_recipe_for_a_cluster_says_what_is_missing(run_cli: RunCli) -> None:
+    found = run_cli("run", RECIPES / "gpt3-175b-3d.yaml", "--json", code=2).json
+    text = json.dumps(found)
+    assert "no file is there for web" in text
+    assert "4,096 ranks" in text
+    assert "trains in one process" in text
+
+
+def test_version_and_help_name_every_verb(run_cli: RunCli) -> None:
+    assert run_cli("--version").stdout.startswith("headwater ")
+    text = run_cli("--help").stdout
+    for verb in ("run", "status", "lineage", "init", "recipe"):
+        assert f" {verb} " in text
+    assert "no verb is given" in run_cli(code=2).stderr
+
+
+def test_a_closed_pipe_is_no_error() -> None:
+    done = subprocess.run(
+        f"{cli_command()[0]} recipe explain | head -n 1", shell=True, capture_output=True, text=True,
+        env=clean_environment(), check=False,
+    )  # fmt: skip
+    assert done.stdout.count("\n") == 1
+    assert "Traceback" not in done.stderr
+    assert "BrokenPipe" not in done.stderr
