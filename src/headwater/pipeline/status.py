@@ -7,7 +7,7 @@ In: a workspace, with or without a recipe. Out: plain JSON values and lines for 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from headwater.core.lineage import lineage
 from headwater.core.locks import lock_owner
 from headwater.core.recipe import Loaded
 from headwater.pipeline.resolve import STATE_HELP, Resolver
-from headwater.pipeline.schema import Recipe
+from headwater.pipeline.schema import Recipe, load
 from headwater.pipeline.stages import STAGES
 from headwater.train.run_folder import RunFolder
 
@@ -133,6 +133,20 @@ def last_result(loaded: Loaded[Recipe], workspace: Path) -> Path:
             "nothing of this recipe has been made yet", where=str(workspace), mend=f"headwater run {loaded.source}"
         )
     return made[-1]
+
+
+def run_of(recipe: Path, overrides: Sequence[str], workspace: Path | None) -> RunFolder:
+    """The training run of a recipe, finished or not. Raises InputError if it has not begun."""
+    loaded = load(recipe, overrides)
+    folder = workspace or Path(loaded.config.workspace)
+    resolved = next(item for item in Resolver(loaded.config, folder).all() if item.stage.name == "train")
+    if resolved.run is None:
+        raise InputError(
+            f"this recipe's training run has not begun ({resolved.state})",
+            where=str(folder),
+            mend=f"headwater run {recipe}",
+        )
+    return resolved.run
 
 
 def _by_name(target: str, workspace: Path) -> Path:
