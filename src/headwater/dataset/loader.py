@@ -65,7 +65,7 @@ class Batch:
 
 
 def positions_of(documents: NDArray[np.int32], *, restart: bool = True) -> NDArray[np.int32]:
-    """Positions int32 [B, S] from document ordinals [B, S]: from 0 in each document, or without `restart` in each row."""
+    """Positions int32 [B, S] from document ordinals [B, S]: from 0 in each document, or in each row if not restart."""
     steps = np.broadcast_to(np.arange(documents.shape[1], dtype=np.int32), documents.shape)
     if not restart:
         return steps.copy()

@@ -214,7 +214,7 @@ class Order:
             raise ValueError(f"segments are out of order at sample {segment.first_sample}")
         if segment.seq_len < 1:
             raise ValueError(f"seq_len is {segment.seq_len}")
-        weights = self._sizes(segment.seq_len) if segment.weights is None else segment.weights
+        weights = segment.weights if segment.weights is not None else self._sizes(segment.seq_len)
         mixture = Mixture(whole_weights(weights))
         self._check_windows(mixture, segment.seq_len)
         cursor, skipped = self._carry(segment)
@@ -246,7 +246,7 @@ class Order:
             break
         return cursor, skipped
 
-    def _sizes(self, seq_len: int) -> dict[str, float]:
+    def _sizes(self, seq_len: int) -> dict[str, int]:
         """Domains weighted by their tokens. One too short for a window would be less than one sample an epoch: it is
         left out, and `check_epochs` warns that it is not read."""
         sizes = {domain: tokens for domain, tokens in self.streams.items() if self.windows(domain, seq_len)}

@@ -99,7 +99,20 @@ class Header:
             raise ValueError("the header's checksum is wrong")
         if fields[4] != BLOCK_BYTES:
             raise ValueError(f"it has blocks of {fields[4]} bytes, not {BLOCK_BYTES}")
-        return cls(fields[2], fields[3], *fields[5:9], fields[9].hex(), *fields[10:13])
+        token_bytes, vocab_size, _, tokens, documents, footer_offset, footer_bytes, sha256 = fields[2:10]
+        eos_id, footer_hash, json_bytes = fields[10:13]
+        return cls(
+            token_bytes,
+            vocab_size,
+            tokens,
+            documents,
+            footer_offset,
+            footer_bytes,
+            sha256.hex(),
+            eos_id,
+            footer_hash,
+            json_bytes,
+        )
 
 
 def column_sizes(header: Header) -> list[tuple[str, str, int, int]]:

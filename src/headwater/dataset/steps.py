@@ -13,6 +13,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from headwater.core.errors import RecipeError
 from headwater.dataset.order import DomainUse, Order, OrderSegment, SampleRef
@@ -38,7 +39,7 @@ class StepOrder:
             raise ValueError("the first segment must begin at step 1")
         self.segments = tuple(segments)
         self._first_samples = [0]
-        for before, after in zip(segments, segments[1:], strict=False):
+        for before, after in pairwise(segments):
             steps = after.first_step - before.first_step
             if steps < 1:
                 raise ValueError(f"two segments begin at or before step {after.first_step}")

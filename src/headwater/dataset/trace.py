@@ -90,10 +90,10 @@ class DocumentTrace:
 
 def trace_step(split: DatasetSplit, order: StepOrder, step: int) -> StepTrace:
     """The documents of every sample of a step."""
-    samples = []
-    for ref in order.batch(step):
-        samples.append(SampleTrace(ref.sample, ref.domain, ref.epoch, ref.window, _documents(split, ref)))
-    return StepTrace(step, order.segment(step).seq_len, tuple(samples))
+    samples = tuple(
+        SampleTrace(ref.sample, ref.domain, ref.epoch, ref.window, _documents(split, ref)) for ref in order.batch(step)
+    )
+    return StepTrace(step, order.segment(step).seq_len, samples)
 
 
 def _documents(split: DatasetSplit, ref: SampleRef) -> tuple[DocumentPart, ...]:
