@@ -68,6 +68,7 @@ class Cases:
     value_dim: Array
     parallel_block: Array
     window: Array  # sliding-window length; 0 = full attention
+    window_share: Array  # share of the layers that use the window
     # work
     seq: Array
     global_batch: Array
@@ -93,7 +94,9 @@ class Cases:
     linear_bytes: Array
     quantised: Array  # 0 bf16/fp16, 1 per-tensor fp8/int8, 2 block-scaled (mxfp8, nvfp4)
     param_bytes: Array  # stored compute copy of a weight, bytes
-    grad_bytes: Array
+    grad_bytes: Array  # bytes of a gradient as reduced between ranks
+    grad_kept: Array  # bytes of a gradient as kept between micro-batches
+    bucket_bytes: Array  # communication buckets of the data-parallel engine
     optimizer_bytes: Array  # master weight + moments, bytes a parameter
     # hardware
     memory_bandwidth: Array
@@ -110,14 +113,16 @@ class Cases:
     overlap_param: Array
     overlap_tp: Array
     overlap_p2p: Array
+    overlap_ep: Array
     scatter_gather: Array
     fusion: Array  # 0 eager, 1 fused kernels, 2 compiled
     slow_host: Array  # 1: the host launches kernels slowly (Python around every operation)
     gathers: Array  # data-parallel collectives a layer: 0 one flat buffer, 1 by block, more by tensor
-    spread: Array  # 1: embedding and head count as a layer each when stages are cut
+    spread: Array  # stages cut by layers (0), by items with embedding and head (1), by cost (2)
     overlap_wgrad: Array  # 1: tensor-parallel gradient traffic runs behind the weight gradient
     graphs: Array  # 1: CUDA graphs, no per-kernel host work
     fused_loss: Array
+    derate: Array  # known slowness of a site: 1.03 = 3 % more time, from its own notes
     reshard: Array  # ZeRO-3: parameters freed after forward and gathered again in backward
 
     @property

@@ -22,6 +22,7 @@ class Coefficients:
     gemm_launch: float = 5e-6
     wave_exponent: float = 0.8
     misaligned: float = 0.5
+    ragged: float = 0.9
     flash1: float = 0.35
     flash2: float = 0.5
     flash3: float = 0.6
@@ -47,9 +48,11 @@ class Coefficients:
     host_fused: float = 0.35e-3
     host_group: float = 0.3
     host_step: float = 5e-3
-    straggler: float = 0.004
+    straggler: float = 0.04
+    straggler_power: float = 0.5
     expert_imbalance: float = 1.1
-    expert_host: float = 0.4e-3
+    expert_host: float = 2.5e-3
+    expert_hidden: float = 0.3
 
 
 def load() -> Coefficients:

@@ -36,10 +36,18 @@ def ring(
     return np.where(q > 1, passes * (q - 1) / q * message / bandwidth + calls * delay, 0.0)
 
 
-def all_to_all(message: Array, ranks: Array, inside: Array, intra: Array, nic: Array, c: Coefficients) -> Array:
-    """Seconds of an all-to-all where each rank sends `message` bytes in all, spread evenly."""
+def dispatch(
+    token_bytes: Array, topk: Array, ranks: Array, inside: Array, intra: Array, nic: Array, c: Coefficients
+) -> Array:
+    """Seconds to send each token to its `topk` experts, spread evenly over `ranks`; combine costs the same.
+
+    A token crosses to a far domain once however many of its experts live there (DeepSeek-V3 section 3.2.2), then
+    spreads inside it: the number of distinct domains hit by topk draws out of N is N (1 - (1 - 1/N)^topk).
+    """
     q = np.maximum(ranks, 1.0)
     near = np.minimum(inside, q)
-    local = message * (near - 1) / q / (intra * c.intra_efficiency)
-    remote = message * (q - near) / q / (nic * c.inter_efficiency)
+    domains = np.maximum(q / near, 1.0)
+    hit = domains * (1.0 - (1.0 - 1.0 / domains) ** np.maximum(topk, 1.0))
+    local = token_bytes * topk * (near - 1.0) / near / (intra * c.intra_efficiency)
+    remote = token_bytes * hit * (domains - 1.0) / domains / (nic * c.inter_efficiency)
     return np.where(q > 1, np.maximum(local, remote) + c.latency * np.ceil(np.log2(q)), 0.0)

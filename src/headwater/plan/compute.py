@@ -13,6 +13,7 @@ import numpy as np
 
 from .cases import Array, Attention, Cases
 from .coefficients import Coefficients
+from .counts import attention_span
 
 # Output tiles tried, and their rate relative to the largest: a small tile reads more per FLOP. Assumed from CUTLASS
 # profiles; the fitted wave exponent and depth absorb what is off.
@@ -62,7 +63,8 @@ def gemm_seconds(m: Array, n: Array, k: Array, on: Arithmetic, c: Coefficients) 
         quantised = (np.ceil(waves) / waves) ** c.wave_exponent
         best = np.minimum(best, padded * quantised / rate)
     depth = 1.0 + c.gemm_depth / np.maximum(k, 1.0)
-    aligned = np.where((n % 8 == 0) & (k % 8 == 0), 1.0, c.misaligned)
+    smooth = (n % 64 == 0) & (k % 64 == 0)
+    aligned = np.where((n % 8 == 0) & (k % 8 == 0), np.where(smooth, 1.0, c.ragged), c.misaligned)
     compute = 2.0 * best * k * depth / (on.peak * on.limit * c.gemm_sustained * aligned)
     traffic = (on.bytes * (m * k + k * n) + 2.0 * m * n) / (on.bandwidth * c.memory_efficiency)
     return np.where(m * n * k > 0, np.maximum(compute, traffic) + c.gemm_launch, 0.0)
@@ -124,9 +126,9 @@ def attention_core(x: Cases, c: Coefficients) -> Pass:
     backward 2.5 times forward because scores are computed again (Dao, FlashAttention-2).
     """
     heads = x.heads / x.tp
-    span = np.where(x.window > 0, np.minimum(x.window, x.seq), x.seq)
     value = np.where(x.mla > 0, x.value_dim, x.head_dim)
-    scores = x.micro_batch * heads * (x.seq / x.cp) * span
+    queries = x.micro_batch * heads * (x.seq / x.cp)
+    scores = queries * attention_span(x, 1.0)
     flops = 2.0 * scores * (x.head_dim + value)
     on = _half_arithmetic(x)
     # unfused
@@ -142,9 +144,8 @@ def attention_core(x: Cases, c: Coefficients) -> Pass:
     # Kernels written for the generation before miss the new matrix units: about 0.6 of what tuned ones reach.
     ported = (x.attention < Attention.FLASH3) & (x.peak_half > NEW_UNITS)
     rate = rate * np.where(ported, c.flash_port, 1.0)
-    rate = rate / (1.0 + c.flash_warmup / span) * np.minimum(1.0, 0.5 + x.head_dim / 256.0)
-    causal = np.where(x.window > 0, 1.0, 0.5)
-    flash = flops * causal / (on.peak * rate)
+    rate = rate / (1.0 + c.flash_warmup / x.seq) * np.minimum(1.0, 0.5 + x.head_dim / 256.0)
+    flash = 2.0 * queries * attention_span(x, 0.5) * (x.head_dim + value) / (on.peak * rate)
     is_flash = x.attention > Attention.UNFUSED
     forward = np.where(is_flash, flash, unfused)
     backward = np.where(is_flash, 2.5 * flash, 2.0 * unfused)
@@ -172,7 +173,7 @@ def memory_bound(x: Cases, c: Coefficients, moe: bool) -> Pass:
 
 def head(x: Cases, c: Coefficients) -> Pass:
     """Output projection and cross-entropy of one micro-batch on the last stage."""
-    columns = x.vocab / x.tp
+    columns = np.ceil(x.vocab / (128.0 * x.tp)) * 128.0  # trainers pad the table
     gemm = linear(x.tokens, columns, x.hidden, _half_arithmetic(x), c)
     per_logit = np.where(x.fused_loss > 0, 8.0, 20.0)
     traffic = x.tokens * columns * per_logit / (x.memory_bandwidth * c.memory_efficiency)

@@ -48,6 +48,12 @@ def matrix_parameters(x: Cases) -> Array:
     return x.layers * per_layer + x.vocab * x.hidden
 
 
+def head_units(x: Cases) -> Array:
+    """Weight of the output head in layers, by multiply work; recompute makes a layer dearer, never the head."""
+    per_layer = (matrix_parameters(x) - x.vocab * x.hidden) / x.layers
+    return x.vocab * x.hidden / (per_layer * (1.0 + x.recompute / 3.0))
+
+
 def total_parameters(x: Cases) -> Array:
     share = np.where(x.experts > 0, 1.0 - x.dense_layers / x.layers, 0.0)
     dense = ffn_parameters(x, x.ffn)
@@ -56,11 +62,17 @@ def total_parameters(x: Cases) -> Array:
     return x.layers * per_layer + x.vocab * x.hidden * np.where(x.tied > 0, 1.0, 2.0) + x.hidden
 
 
+def attention_span(x: Cases, causal: Array) -> Array:
+    """Keys a query meets on average over the layers; a window is never counted twice its length."""
+    full = x.seq * causal
+    windowed = np.where(x.window > 0, np.minimum(x.window, full), full)
+    return (1.0 - x.window_share) * full + x.window_share * windowed
+
+
 def attention_flops_per_token(x: Cases, causal: Array) -> Array:
     """Forward and backward FLOPs of the attention core a token; `causal` 0.5 counts half the scores, 1 all."""
-    span = np.where(x.window > 0, np.minimum(x.window, x.seq), x.seq)
     value = np.where(x.mla > 0, x.value_dim, x.head_dim)
-    return 6.0 * x.layers * x.heads * (x.head_dim + value) * span * causal
+    return 6.0 * x.layers * x.heads * (x.head_dim + value) * attention_span(x, causal)
 
 
 def model_flops_per_token(x: Cases, causal: Array) -> Array:

@@ -95,7 +95,7 @@ def from_mapping(name: str, entry: Mapping[str, Any]) -> Accelerator:
     return Accelerator(
         name=name,
         peak=peak,
-        memory_bytes=float(entry["memory_gb"]) * 1e9,
+        memory_bytes=float(entry["memory_gb"]) * 2.0**30,  # vendors' GB are what nvidia-smi shows in GiB
         memory_bandwidth=float(entry["memory_tbs"]) * 1e12,
         intra_bandwidth=float(entry["intra_gbs"]) * 1e9,
         domain=int(entry.get("domain", 8)),

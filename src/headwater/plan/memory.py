@@ -12,12 +12,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from .cases import Array, Attention, Cases
-from .counts import ffn_parameters, layer_parameters_local
+from .counts import ffn_parameters, head_units, layer_parameters_local
 from .schedules import in_flight, stage_layers
 
 MIB, GIB = 2.0**20, 2.0**30
-# The caching allocator keeps 3 to 9 % beyond what is allocated: median of 43 B200 runs (SimuMax) 1.04.
-RESERVED_RATIO = 1.04
+# The caching allocator fragments with the activations that come and go: more where a pipeline keeps several
+# micro-batches alive. Reserved / allocated is 1.03 to 1.09 on 43 B200 runs (SimuMax); the shares below give that.
+FRAGMENTED_SHARE, FRAGMENTED_PIPELINE = 0.06, 0.20
+LARGEST_WEIGHT_BYTES = 5.25  # temporaries a byte of the widest weight: 22 B200 runs with allocated memory (SimuMax)
 CONTEXT_BYTES = 0.9 * GIB  # CUDA context and libraries; 0.5 to 1.8 GiB reported
 COMMUNICATOR_BYTES = 0.35 * GIB  # buffers of one NCCL communicator; assumed
 FITS_SHARE = 0.94  # of device memory (SimuMax mem_factor)
@@ -66,20 +68,22 @@ def activation_bytes(x: Cases) -> tuple[Array, Array]:
 
 
 def _stage(x: Cases, layers: Array, index: Array, is_first: Array, is_last: Array) -> dict[str, Array]:
-    held_layers = layers * layer_parameters_local(x)
     table = x.vocab * x.hidden / x.tp
     tables = np.where(is_first & is_last, np.where(x.tied > 0, 1.0, 2.0), (is_first | is_last) * 1.0)
-    held = held_layers + tables * table
     group = np.maximum(x.shard_group, 1.0)
     expert_group = np.where((x.experts > 0) & (x.ep > 1), np.maximum(x.dp * x.cp * x.tp / x.ep, 1.0), group)
     share = np.where(x.experts > 0, 1.0 - x.dense_layers / x.layers, 0.0)
-    experts = layers * share * ffn_parameters(x, x.expert_ffn) * x.experts / np.where(x.ep > 1, x.ep, x.tp)
-    others = held - experts
+    sparse_layers = np.where(is_first & ~is_last, np.maximum(layers - x.dense_layers, 0.0), layers)
+    sparse_layers = np.where(is_first & is_last, layers * share, np.minimum(sparse_layers, x.layers - x.dense_layers))
+    experts = np.where(x.experts > 0, sparse_layers, 0.0) * ffn_parameters(x, x.expert_ffn) * x.experts / np.where(x.ep > 1, x.ep, x.tp)
+    usual = layers * share * ffn_parameters(x, x.expert_ffn) * x.experts / np.where(x.ep > 1, x.ep, x.tp)
+    others = layers * layer_parameters_local(x) - usual + tables * table
+    held = others + experts
     sharded = others / group + experts / expert_group
 
     three = x.zero >= 3
     weights = np.where(three, 4.0 * sharded, x.param_bytes * held)
-    gradients = np.where(three, 4.0 * sharded, np.where(x.zero >= 2, x.grad_bytes * sharded, x.grad_bytes * held))
+    gradients = np.where(three, 4.0 * sharded, np.where(x.zero >= 2, x.grad_kept * sharded, x.grad_kept * held))
     moments = np.where(three, x.optimizer_bytes - 4.0, x.optimizer_bytes)
     optimizer = moments * np.where(x.zero >= 1, sharded, held)
     block = layer_parameters_local(x)
@@ -93,10 +97,12 @@ def _stage(x: Cases, layers: Array, index: Array, is_first: Array, is_last: Arra
     embedding = np.where(is_first, 2.0 * x.tokens * x.hidden * np.where(x.pp > 1, flights, 1.0), 0.0)
     embedding = embedding / np.where(x.sequence_parallel > 0, x.tp, 1.0)
     activations = flights * layers * per_layer + working + embedding
-    per_logit = np.where(x.fused_loss > 0, 6.0, 10.0)
+    per_logit = np.where(x.fused_loss > 0, 4.0, 10.0)
     logits = np.where(is_last, x.tokens * (x.vocab / x.tp * per_logit + 4.0 * x.hidden), 0.0)
     # The optimizer runs when no logits and no gathered blocks are alive; its temporaries hide below them.
-    workspace = 0.06 * GIB + 2.0 * x.tokens * x.hidden * np.where(x.tp > 1, 2.0, 0.0)
+    largest = x.hidden * np.maximum((1.0 + x.gated) * x.ffn, x.q_dim) / x.tp
+    workspace = 0.06 * GIB + 2.0 * x.tokens * x.hidden * np.where(x.tp > 1, 2.0, 0.0) + x.bucket_bytes
+    workspace = workspace + LARGEST_WEIGHT_BYTES * largest
     return {
         "weights": weights,
         "gradients": gradients,
@@ -110,7 +116,7 @@ def _stage(x: Cases, layers: Array, index: Array, is_first: Array, is_last: Arra
 
 def memory(x: Cases) -> Memory:
     """Memory of each stage and of the fullest one."""
-    first, full, last = stage_layers(x.layers, x.pp, x.spread)
+    first, full, last = stage_layers(x.layers, x.pp, x.spread, head_units(x))
     several = np.asarray(x.pp) > 1
     stages = [
         _stage(x, first, 0.0 * x.pp, np.asarray(True), ~several),
@@ -127,7 +133,8 @@ def memory(x: Cases) -> Memory:
     }
     allocated = totals.max(axis=0)
     groups = 1.0 + (x.tp > 1) + (x.pp > 1) * 2.0 + (x.dp > 1) + (x.cp > 1) + (x.ep > 1) * 2.0
-    reserved = allocated * RESERVED_RATIO
+    loose = np.where(several, FRAGMENTED_PIPELINE, FRAGMENTED_SHARE)
+    reserved = allocated + loose * (parts["activations"] + parts["logits"])
     device = reserved + CONTEXT_BYTES + groups * COMMUNICATOR_BYTES
     return Memory(parts, allocated, reserved, device, stages)
 

@@ -59,7 +59,7 @@ def in_flight(schedule: Array, p: Array, v: Array, m: Array, stage: Array) -> Ar
     )
 
 
-def stage_layers(layers: Array, p: Array, spread: Array = 0.0) -> tuple[Array, Array, Array]:
+def stage_layers(layers: Array, p: Array, spread: Array = 0.0, head_units: Array = 0.0) -> tuple[Array, Array, Array]:
     """Layers of the first, the middle and the last stage.
 
     Even where p divides L; where L+2 or L+1 divides, embedding and head count as a layer each (Megatron, BLOOM,
@@ -79,4 +79,14 @@ def stage_layers(layers: Array, p: Array, spread: Array = 0.0) -> tuple[Array, A
     full = np.where(by_item, most, full)
     first = np.where(by_item, most - 1.0, first)
     last = np.where(by_item, np.floor((layers + 2.0) / p) - 1.0, last)
+    # Cut by cost (nanotron, embedding-aware planners): the head weighs `head_units` layers.
+    by_cost = (np.asarray(spread) > 1) & (np.asarray(p) > 1)
+    if np.any(by_cost):
+        low = np.maximum(np.floor((layers + head_units) / p), 1.0)
+        rest_low, rest_high = layers - low * (p - 1.0), layers - (low + 1.0) * (p - 1.0)
+        high_better = np.maximum(low + 1.0, rest_high + head_units) < np.maximum(low, rest_low + head_units)
+        chosen = np.where(high_better & (rest_high >= 0), low + 1.0, low)
+        full = np.where(by_cost, chosen, full)
+        first = np.where(by_cost, chosen, first)
+        last = np.where(by_cost, layers - chosen * (p - 1.0), last)
     return first, full, last

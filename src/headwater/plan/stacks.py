@@ -30,11 +30,15 @@ class Stack:
     overlap_wgrad: int = 0
     dropout: int = 0
     grad_bytes: float = 4.0
+    grad_kept: float = 0.0  # 0: as reduced
+    optimizer_bytes: float = 12.0
+    bucket_bytes: float = 0.0
     sequence_parallel: int = 0
     overlap_grad: int = 0
     overlap_param: int = 0
     overlap_tp: int = 0
     overlap_p2p: int = 0
+    overlap_ep: int = 0
     scatter_gather: int = 0
     fused_loss: int = 0
     reshard: int = 1
@@ -42,7 +46,9 @@ class Stack:
 
     def fields(self) -> dict[str, float]:
         """The fields of `Cases` this stack decides."""
-        return {key: float(value) for key, value in vars(self).items() if key != "name"}
+        values = {key: float(value) for key, value in vars(self).items() if key != "name"}
+        values["grad_kept"] = values["grad_kept"] or values["grad_bytes"]
+        return values
 
 
 @cache

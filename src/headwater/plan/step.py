@@ -14,8 +14,8 @@ import numpy as np
 from . import compute
 from .cases import Array, Cases, Schedule
 from .coefficients import Coefficients
-from .collectives import all_to_all, group_bandwidth, ring
-from .counts import layer_parameters_local
+from .collectives import dispatch, group_bandwidth, ring
+from .counts import head_units, layer_parameters_local
 from .schedules import bubble_seconds, stage_layers
 
 COMPONENTS = (
@@ -76,10 +76,10 @@ def _context_parallel(x: Cases, c: Coefficients, core: compute.Pass) -> tuple[Ar
 def _expert_parallel(x: Cases, c: Coefficients) -> Array:
     """Seconds of dispatch and combine of a MoE layer, one direction (backward costs the same)."""
     inside = np.maximum(x.domain / x.tp, 1.0)
-    copies = x.tokens * x.topk * x.hidden / x.tp
-    sent = copies * 2.0
-    one = all_to_all(sent, x.ep, inside, x.intra_bandwidth, x.nic_bandwidth, c)
-    return np.where((x.experts > 0) & (x.ep > 1), 2.0 * one, 0.0)
+    sent = 2.0 * x.tokens * x.hidden / x.tp
+    one = dispatch(sent, x.topk, x.ep, inside, x.intra_bandwidth, x.nic_bandwidth, c)
+    shown = np.where(x.overlap_ep > 0, 1.0 - c.expert_hidden, 1.0)
+    return np.where((x.experts > 0) & (x.ep > 1), 2.0 * one * shown, 0.0)
 
 
 def step_time(x: Cases, c: Coefficients) -> StepTime:
@@ -118,7 +118,7 @@ def step_time(x: Cases, c: Coefficients) -> StepTime:
     head_tp = 2.0 * ring(2.0 * x.tokens * x.hidden, x.tp, tp_rate, 2.0, c)
     head_seconds = top.forward + top.backward + head_tp
 
-    first, full, last = stage_layers(x.layers, x.pp, x.spread)
+    first, full, last = stage_layers(x.layers, x.pp, x.spread, head_units(x))
     per_layer_f = gpu_f + wait_f
     per_layer_b = layer.dgrad + again + tp_b + cp_b + ep_b + (wait - wait_f)
     per_layer_w = layer.wgrad
@@ -176,7 +176,7 @@ def step_time(x: Cases, c: Coefficients) -> StepTime:
     parts["dp"] = parts["dp"] + dp_tail
     parts |= {"bubble": idle, "pp": pp, "optimizer": optimizer, "fixed": fixed}
     before = work + dp_tail + idle + pp + optimizer + fixed
-    parts["straggler"] = before * c.straggler * np.log2(np.maximum(x.gpus / 8.0, 1.0))
+    parts["straggler"] = before * (c.straggler * (x.gpus / 1024.0) ** c.straggler_power + x.derate - 1.0)
     total = before + parts["straggler"]
     return StepTime(
         parts, total, idle / total, slowest, per_layer_f * scale, per_layer_b * scale, per_layer_w * scale
@@ -217,7 +217,7 @@ def _data_parallel(
 
     stage = full * held + x.vocab * x.hidden / x.tp * np.where(x.pp > 1, 1.0, 2.0 - x.tied)
     reduce_passes = np.where(x.zero >= 2, 1.0, np.where(x.zero >= 1, 1.0, 2.0))
-    calls = 1.0 + full * x.gathers
+    calls = 1.0 + np.where(x.zero >= 1, full * x.gathers, 0.0)
     reduce = ring(x.grad_bytes * stage, ranks, rate, 1.0, c, calls) * reduce_passes
     regather = np.where(x.zero >= 1, ring(x.param_bytes * stage, ranks, rate, 1.0, c, calls), 0.0)
     window_b = full * (layer.dgrad + layer.wgrad + again)
