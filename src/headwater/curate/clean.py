@@ -1,0 +1,125 @@
+"""Cleaning: one text in, the text to train on out, or the rule that dropped it.
+
+Prose loses HTML, control characters and stray white space; full-width letters, digits and signs become ASCII, and
+ASCII punctuation between Chinese characters becomes Chinese. Nothing is normalised beyond that (NFKC would turn ，？：
+into ASCII). Markdown code, inline code and addresses stay as they are, and program code only gets line ends, control
+characters and outer blank lines put right. Cleaning a cleaned text changes nothing.
+
+    clean_text("<p>今天天气很好,我们去公园散步,你来不来?</p>")   # 今天天气很好，我们去公园散步，你来不来？
+    clean_document("x = 1\\r\\n", lang="python").rule           # clean.too-short
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headwater.core.units import count_units
+from headwater.curate.characters import fold_width, full_width_punctuation, plain_characters, tidy_code, tidy_lines
+from headwater.curate.config import CleanConfig, CurateConfig, LanguageConfig
+from headwater.curate.language import CODE_LANGUAGES, UNKNOWN, has_letters, is_chinese, script_counts, shares_of_prose
+from headwater.curate.markdown import outside_code, prose, split_fences
+from headwater.curate.markup import decode_entities, is_page, strip_tags
+
+TOO_SHORT = "clean.too-short"
+MARKUP = "clean.markup"
+WRONG_LANGUAGE = "language.not-accepted"
+VERSIONS = {TOO_SHORT: 1, MARKUP: 1, WRONG_LANGUAGE: 1}
+"""Every rule here and its version; raise it when a rule would decide otherwise than before."""
+
+_ROUNDS = 8  # of HTML inside HTML ("&amp;amp;lt;"); what needs more is no text
+
+
+@dataclass(frozen=True, slots=True)
+class Cleaned:
+    """What cleaning decided. `text` is None if a rule dropped it; then `rule`, its `version`, the `score` it compared
+    and a `detail` for people say why. `lang` and `lang_share` are what the text is in; `units` counts the text."""
+
+    text: str | None
+    rule: str = ""
+    version: int = 0
+    score: float = 0.0
+    detail: str = ""
+    lang: str = ""
+    lang_share: float = 0.0
+    units: int = 0
+
+
+_DEFAULT = CurateConfig()
+
+
+def clean_text(text: str, lang: str = "zh") -> str | None:
+    """The cleaned text, or None if it has fewer than 20 characters or is mostly not in `lang`.
+
+    `lang` is an ISO 639-1 code; "" accepts any language; "code" or a programming language means program code.
+    """
+    accepted = LanguageConfig(accepted=(lang,) if lang else ())
+    return clean_document(text, lang=lang, config=CurateConfig(language=accepted)).text
+
+
+def clean_document(
+    text: str, *, lang: str = "", domain: str = "", config: CurateConfig = _DEFAULT, extracted: bool = False
+) -> Cleaned:
+    """Clean one text by a recipe's `curate` section and say what was decided.
+
+    `lang` is what the source claims; it decides only for texts without letters and for program code. `extracted`
+    says that the text comes out of an HTML extractor, so that what looks like a tag in it is text.
+    """
+    if lang == "code" or lang in CODE_LANGUAGES or domain in config.clean.code_domains:
+        cleaned = tidy_code(text)
+        return _too_short(cleaned, lang, config.clean) or Cleaned(
+            cleaned, lang=lang, lang_share=1.0, units=count_units(cleaned)
+        )
+    pieces = _prepared(text, config.clean, html=config.clean.html and not extracted)
+    if pieces is None:
+        return Cleaned(None, MARKUP, VERSIONS[MARKUP], _ROUNDS, f"HTML inside HTML, over {_ROUNDS} deep", lang)
+    words = prose(pieces)
+    counts = script_counts(words)
+    if not has_letters(counts):  # all of it is code or addresses
+        words = "".join(pieces)
+        counts = script_counts(words)
+    pieces[::2] = [tidy_lines(piece) for piece in pieces[::2]]
+    if config.clean.punctuation and is_chinese(counts):
+        pieces[::2] = [full_width_punctuation(piece) for piece in pieces[::2]]
+    cleaned = "".join(pieces).strip()
+    if short := _too_short(cleaned, lang, config.clean):
+        return short
+    shares = shares_of_prose(words, counts) or {UNKNOWN: 0.0}
+    found, share = next(iter(shares.items()))
+    if found == UNKNOWN and lang:
+        found, shares = lang, {lang: 1.0}  # digits and signs only: the claim is all there is
+    accepted = sum(shares.get(language, 0.0) for language in config.language.accepted)
+    if config.language.accepted and accepted < config.language.min_share:
+        parts = ", ".join(f"{language} {part:.2f}" for language, part in list(shares.items())[:3])
+        return Cleaned(None, WRONG_LANGUAGE, VERSIONS[WRONG_LANGUAGE], round(accepted, 4), parts, found, share)
+    return Cleaned(cleaned, lang=found, lang_share=share, units=count_units(cleaned))
+
+
+def _too_short(cleaned: str, lang: str, config: CleanConfig) -> Cleaned | None:
+    if len(cleaned) >= config.min_characters:
+        return None
+    detail = f"{len(cleaned)} characters after cleaning, fewer than {config.min_characters}"
+    return Cleaned(None, TOO_SHORT, VERSIONS[TOO_SHORT], len(cleaned), detail, lang)
+
+
+def _prepared(text: str, config: CleanConfig, html: bool) -> list[str] | None:
+    """Prose and Markdown code blocks in turn (see `split_fences`), with plain characters and without markup; None if
+    markup does not come to an end."""
+    for _ in range(_ROUNDS):
+        text = plain_characters(text)
+        if html and is_page(text):
+            from headwater.curate.html import extract_page
+
+            text = extract_page(text.encode()).text
+            continue
+        pieces = split_fences(text)
+        folded = [outside_code(piece, fold_width) for piece in pieces[::2]] if config.width else pieces[::2]
+        plain = [outside_code(piece, _without_markup) for piece in folded] if html else folded
+        pieces[::2] = plain
+        if plain == folded:
+            return pieces
+        text = "".join(pieces)
+    return None
+
+
+def _without_markup(text: str) -> str:
+    return decode_entities(strip_tags(text) if "<" in text else text)

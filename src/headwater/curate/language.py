@@ -1,0 +1,164 @@
+"""Which languages a text is in, offline.
+
+Chinese, Japanese and Korean are told by their scripts, everything else by py3langid's model (in the package, BSD-3,
+loaded on first use) on a small sample of words. Shares are in words, 1.6 Han characters counting as one, so a mixed
+text gets a share for each of its languages. Markdown code and addresses are left out of the count.
+
+    detect_language("今天天气很好，我们去公园吧。")       # ("zh", 1.0)
+    language_shares("使用 PyTorch 训练模型")              # {"zh": 0.81, ...}
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headwater.core.units import HAN, HANGUL, KANA, LATIN, LETTER, classes
+from headwater.curate.markdown import prose, split_fences
+
+UNKNOWN = "und"
+"""ISO 639-2 for undetermined: a text without letters."""
+
+
+def _words_of(line: str) -> frozenset[str]:
+    return frozenset(line.split())
+
+
+CODE_LANGUAGES = _words_of(
+    "assembly bash c c# c++ clojure cpp csharp css cuda dart elixir erlang fortran go haskell html java javascript jsx "
+    "json julia kotlin latex lua makefile matlab objective-c ocaml perl php powershell python r ruby rust scala shell "
+    "sql swift tex toml tsx typescript verilog vhdl vue xml yaml zig"
+)
+"""Values of `lang` that mean program code or a data format."""
+
+SAMPLE_CHARACTERS = 600
+"""Of a text's words this much is shown to the model, from its beginning, middle and end."""
+
+CERTAIN_SHARE = 0.85
+"""When a script alone gives a language this share, the model is not asked about the rest."""
+
+NAMES_SHARE = 0.2
+"""Latin words of no clear language beside at least this share of CJK are names and identifiers: not counted."""
+
+_WEIGHTS = {HAN: 1 / 1.6, KANA: 1 / 2.5, HANGUL: 1 / 2.5, LATIN: 1 / 4.7, LETTER: 1 / 4.7}  # words a character
+_JAPANESE_KANA_SHARE = 0.08  # Japanese prose has well over 30% kana; Chinese quotes a の now and then
+_KOREAN_SHARE = 0.3
+_WORD = re.compile(r"[^\W\d_\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3\uf900-\ufaff]{2,}(?:['’][^\W\d_]+)?")
+_NOT_ASKED = _words_of("zh yue wuu ja ko zxx bcl pcm gcf gcr fuv ext kab lij ltg kik sdh st nso hbo grc uzs")
+_ENGLISH = _words_of(
+    "the of and to that is with for as was are this be by which from have it not on you an or at can will if when"
+)
+_ENGLISH_SHARE, _ENGLISH_KINDS = 0.2, 5
+
+
+def script_counts(text: str) -> NDArray[np.int64]:
+    """Characters of each class of `headwater.core.units`, int64 [16]."""
+    return np.bincount(classes(text), minlength=16)
+
+
+def is_chinese(counts: NDArray[np.int64]) -> bool:
+    """Whether the CJK part of a text is Chinese rather than Japanese or Korean, from `script_counts`."""
+    return bool(counts[HAN]) and _cjk_language(counts) == "zh"
+
+
+def has_letters(counts: NDArray[np.int64]) -> bool:
+    """Whether a text has letters of any script, from `script_counts`."""
+    return any(counts[kind] for kind in _WEIGHTS)
+
+
+def _cjk_language(counts: NDArray[np.int64]) -> str:
+    han, kana, hangul = int(counts[HAN]), int(counts[KANA]), int(counts[HANGUL])
+    if hangul > _KOREAN_SHARE * (han + kana + hangul):
+        return "ko"
+    return "ja" if kana > _JAPANESE_KANA_SHARE * (han + kana) else "zh"
+
+
+def language_shares(text: str) -> dict[str, float]:
+    """Share of each language in `text`, largest first. Shares add up to at most 1: what is too little or too unclear
+    to name is left out. Empty for a text without letters."""
+    words = prose(split_fences(text))
+    counts = script_counts(words)
+    if not has_letters(counts):  # all of it is code or addresses
+        words, counts = text, script_counts(text)
+    return shares_of_prose(words, counts)
+
+
+def shares_of_prose(text: str, counts: NDArray[np.int64]) -> dict[str, float]:
+    """`language_shares` of text that has no code in it, from its `script_counts`; fixed to 4 decimals, so that they
+    are equal on every machine."""
+    words = {kind: float(counts[kind]) * weight for kind, weight in _WEIGHTS.items()}
+    cjk, other = words[HAN] + words[KANA] + words[HANGUL], words[LATIN] + words[LETTER]
+    if cjk + other == 0:
+        return {}
+    guesses = _classify(text) if cjk < CERTAIN_SHARE * (cjk + other) else []
+    if guesses and guesses[0][1] < 0.5 and cjk > NAMES_SHARE * (cjk + other):
+        other, guesses = 0.0, []
+    shares = {_cjk_language(counts): cjk / (cjk + other)} if cjk else {}
+    for language, chance in guesses:
+        shares[language] = shares.get(language, 0.0) + chance * other / (cjk + other)
+    ordered = sorted(((round(share, 4), language) for language, share in shares.items()), key=lambda x: (-x[0], x[1]))
+    return {language: share for share, language in ordered if share > 0}
+
+
+def detect_language(text: str) -> tuple[str, float]:
+    """The main language of `text` (ISO 639-1, or 639-3 where there is no shorter code) and its share, 0..1.
+
+    ("und", 0.0) for a text without letters. Texts of one or two Latin words are guesses.
+    """
+    shares = language_shares(text)
+    return next(iter(shares.items()), (UNKNOWN, 0.0))
+
+
+def _classify(text: str) -> list[tuple[str, float]]:
+    """Likely languages of the part that is not CJK, with chances; English by its common words, which is cheap."""
+    words = _sample(text)
+    if not words:
+        return []
+    common = [word for word in words if word.lower() in _ENGLISH]
+    if len(common) >= _ENGLISH_SHARE * len(words) and len(set(common)) >= _ENGLISH_KINDS:
+        return [("en", 1.0)]
+    sample = " ".join(words)
+    model = _model()
+    chances = model._decide(sample.lower() if sum(map(str.isupper, sample)) > len(sample) // 2 else sample)
+    best = np.argsort(-chances, kind="stable")[:3]
+    return [(model.nb_classes[index], float(chances[index])) for index in best]
+
+
+def _sample(text: str) -> list[str]:
+    """Words of the text that are not CJK, from three places."""
+    third = SAMPLE_CHARACTERS // 3
+    if len(text) <= 2 * SAMPLE_CHARACTERS:
+        return _words(text, SAMPLE_CHARACTERS)
+    places = (0, len(text) // 2, max(0, len(text) - 4 * third))
+    return [word for place in places for word in _words(text[place : place + 4 * third], third)]
+
+
+def _words(text: str, limit: int) -> list[str]:
+    found: list[str] = []
+    size = 0
+    for match in _WORD.finditer(text):
+        found.append(match[0][:64])
+        size += len(found[-1]) + 1
+        if size > limit:
+            break
+    return found
+
+
+@cache
+def _model() -> Any:
+    from py3langid.langid import LanguageIdentifier
+
+    model = LanguageIdentifier.from_model_file("data/model.npz.xz", norm_probs=True)
+    model.set_languages([label for label in model.labels if label not in _NOT_ASKED])
+    return model
+
+
+def identifier_version() -> str:
+    """What identified the languages, for reports."""
+    from importlib.metadata import version
+
+    return f"scripts 1 + py3langid {version('py3langid')}"

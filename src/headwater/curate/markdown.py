@@ -1,0 +1,48 @@
+"""Where prose ends and code begins in Markdown: fenced blocks, inline code, addresses."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+_FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})([^\n]*)$", re.MULTILINE)
+_INLINE_CODE = re.compile(r"(`[^`\n]+`)")
+_CODE_OR_ADDRESS = re.compile(r"`[^`\n]+`|(?:https?|ftp)://[^\s<>\"'`)\u3000-\u9fff\uff00-\uffef]+")
+
+
+def split_fences(text: str) -> list[str]:
+    """Prose and fenced code in turn, beginning and ending with prose, which may be empty; joined they are `text`.
+
+    Fences are three or more ` or ~ at the start of a line; one that is not closed reaches to the end of the text.
+    """
+    if "```" not in text and "~~~" not in text:
+        return [text]
+    pieces: list[str] = []
+    position, fence = 0, ""
+    for match in _FENCE.finditer(text):
+        mark, rest = match[1], match[2]
+        if not fence:
+            if mark[0] == "`" and "`" in rest:
+                continue  # ```code``` on one line is inline code
+            pieces.append(text[position : match.start()])
+            position, fence = match.start(), mark
+        elif mark.startswith(fence) and not rest.strip():
+            pieces.append(text[position : match.end()])
+            position, fence = match.end(), ""
+    pieces.append(text[position:])
+    return [*pieces, ""] if fence else pieces
+
+
+def outside_code(text: str, change: Callable[[str], str]) -> str:
+    """Apply `change` to each part of `text` that is not `inline code`."""
+    if "`" not in text:
+        return change(text)
+    parts = _INLINE_CODE.split(text)
+    parts[::2] = [change(part) for part in parts[::2]]
+    return "".join(parts)
+
+
+def prose(pieces: list[str]) -> str:
+    """The words a person would read in what `split_fences` gave: no code blocks, inline code or addresses."""
+    text = "\n".join(pieces[::2])
+    return _CODE_OR_ADDRESS.sub(" ", text) if "`" in text or "://" in text else text
