@@ -42,8 +42,7 @@ def configs(draw: st.DrawFn) -> TrainConfig:
 def test_segments_follow_each_other_without_gap_or_overlap(config: TrainConfig) -> None:
     try:
         plan = plan_run(config)
-    except RecipeError as error:
-        assert error.mend
+    except RecipeError:  # a phase that cannot be laid out is refused, see below
         return
     assert plan.segments[0].first_step == 1
     for before, after in zip(plan.segments, plan.segments[1:], strict=False):
@@ -98,7 +97,10 @@ def test_a_share_is_of_the_tokens_even_when_batches_differ() -> None:
 
 def test_a_longer_sequence_keeps_the_tokens_of_a_step() -> None:
     config = TrainConfig(
-        steps=10, global_batch=32, seq_len=256, phases=[{"name": "a", "share": 0.5}, {"name": "b", "share": 0.5, "seq_len": 512}]
+        steps=10,
+        global_batch=32,
+        seq_len=256,
+        phases=[{"name": "a", "share": 0.5}, {"name": "b", "share": 0.5, "seq_len": 512}],
     )
     assert [(s.global_batch, s.seq_len) for s in plan_run(config).segments] == [(32, 256), (16, 512)]
     with pytest.raises(RecipeError, match="no whole number of samples"):

@@ -29,7 +29,9 @@ def schedules(draw: st.DrawFn) -> tuple[ScheduleConfig, int]:
 
 
 @given(schedules(), st.data())
-def test_every_schedule_stays_between_zero_and_the_peak(schedule: tuple[ScheduleConfig, int], data: st.DataObject) -> None:
+def test_every_schedule_stays_between_zero_and_the_peak(
+    schedule: tuple[ScheduleConfig, int], data: st.DataObject
+) -> None:
     config, total = schedule
     position = data.draw(st.integers(1, total))
     value = factor(config, position, total)
@@ -41,9 +43,13 @@ def test_every_schedule_stays_between_zero_and_the_peak(schedule: tuple[Schedule
 @given(schedules())
 def test_it_rises_in_the_warm_up_and_never_after(schedule: tuple[ScheduleConfig, int]) -> None:
     config, total = schedule
-    positions = sorted({1, config.warmup_steps, config.warmup_steps + 1, total // 2, total - 1, total} & set(range(1, total + 1)))
+    positions = sorted(
+        {1, config.warmup_steps, config.warmup_steps + 1, total // 2, total - 1, total} & set(range(1, total + 1))
+    )
     values = [factor(config, p, total) for p in positions]
-    for (p, a), (q, b) in zip(zip(positions, values, strict=True), list(zip(positions, values, strict=True))[1:], strict=False):
+    for (p, a), (q, b) in zip(
+        zip(positions, values, strict=True), list(zip(positions, values, strict=True))[1:], strict=False
+    ):
         if q <= config.warmup_steps:
             assert a < b
         elif p > config.warmup_steps:

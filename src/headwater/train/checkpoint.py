@@ -14,6 +14,7 @@ the next call. Loading checks every hash and falls back, loudly, to the checkpoi
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from collections.abc import Callable
@@ -26,10 +27,17 @@ from typing import Any
 import torch
 
 from headwater.core.errors import CorruptArtifactError, DiskSpaceError
-from headwater.core.files import atomic_write, disk_errors, free_bytes, fsync_dir, sha256_file
+from headwater.core.files import atomic_write, disk_errors, free_bytes, fsync_dir, sha256_file, temp_path
 from headwater.core.jsonl import canonical_json, parse_json, pretty_json
 from headwater.train.checkpoint_format import write_tensors
-from headwater.train.run_folder import MANIFEST, POINTER, CheckpointRef, checkpoint_name, list_checkpoints
+from headwater.train.run_folder import (
+    MANIFEST,
+    POINTER,
+    CheckpointRef,
+    checkpoint_name,
+    list_checkpoints,
+    pointed_names,
+)
 
 STATE = "state.json"
 PARTIAL = ".partial"
@@ -149,7 +157,6 @@ class CheckpointStore:
                 manifest = {
                     **facts,
                     "format": FORMAT,
-                    "sequence": self._next_sequence(),
                     "run": self._run_id,
                     "step": step,
                     "permanent": permanent,
@@ -159,14 +166,16 @@ class CheckpointStore:
                 fsync_dir(partial)
                 if before_commit is not None:
                     before_commit()
-                if final.exists():  # an unreadable or rewound one of the same step; older ones are still there
+                older = [name for name in pointed_names(self.folder) if name != final.name]
+                if final.exists():  # of the same step, before a rewind; the others are still there
+                    self._point(older)
                     self._discard(final)
                 partial.rename(final)
                 fsync_dir(self.folder)
-                atomic_write(self.folder / POINTER, canonical_json({"checkpoint": final.name, "step": step}))
+                self._point([final.name, *older])
         except BaseException as error:
             shutil.rmtree(partial, ignore_errors=True)
-            if not isinstance(error, DiskSpaceError) and _is_disk_full(error, self.folder, needed):
+            if isinstance(error, OSError) and _is_full(self.folder, needed):
                 raise DiskSpaceError(
                     f"the checkpoint of step {step} does not fit: it needs about {needed / 1e9:,.2f} GB and "
                     f"{free_bytes(self.folder) / 1e9:,.2f} GB are free; the checkpoints before it are intact",
@@ -177,12 +186,9 @@ class CheckpointStore:
         self._retain()
         return SaveReport(step, sum(path.stat().st_size for path in final.iterdir()), time.perf_counter() - started)
 
-    def _next_sequence(self) -> int:
-        sequences = [0]
-        for ref in list_checkpoints(self.folder):
-            with suppress(CorruptArtifactError, KeyError, TypeError, ValueError):
-                sequences.append(int(ref.manifest()["sequence"]))
-        return max(sequences) + 1
+    def _point(self, names: list[str]) -> None:
+        present = [name for name in names if (self.folder / name).is_dir()]
+        atomic_write(self.folder / POINTER, canonical_json({"newest_first": present}))
 
     def _retain(self) -> None:
         """Delete all but the last `keep` and the permanent ones."""
@@ -265,11 +271,16 @@ def load_checkpoint(ref: CheckpointRef) -> LoadedCheckpoint:
         ) from error
 
 
-def _is_disk_full(error: BaseException, folder: Path, needed_bytes: int) -> bool:
-    """Whether a failed write failed for want of space: torch reports it as a RuntimeError of its own."""
-    seen: BaseException | None = error
-    while seen is not None:
-        if isinstance(seen, DiskSpaceError) or "No space left" in str(seen) or "File too large" in str(seen):
-            return True
-        seen = seen.__cause__ or seen.__context__
-    return free_bytes(folder) < needed_bytes
+def _is_full(folder: Path, needed_bytes: int) -> bool:
+    """Whether a file of this size could not be written: torch reports a full disk in words that name no reason."""
+    if free_bytes(folder) < needed_bytes:
+        return True
+    probe = temp_path(folder / "probe")
+    try:
+        with open(probe, "xb") as file:
+            os.posix_fallocate(file.fileno(), 0, max(1, needed_bytes))
+        return False
+    except OSError:
+        return True
+    finally:
+        probe.unlink(missing_ok=True)

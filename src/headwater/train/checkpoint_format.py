@@ -10,11 +10,14 @@ not a tensor goes to `state.json`, and DCP is given tensors only; each tensor's 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.distributed.checkpoint.metadata import (
     ChunkStorageMetadata,
@@ -29,9 +32,6 @@ from torch.distributed.checkpoint.storage import WriteResult
 from headwater.core.errors import CorruptArtifactError
 from headwater.core.files import atomic_write
 from headwater.core.jsonl import canonical_json, parse_json
-
-# One process without a process group is what is meant here, not an oversight.
-warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
 
 INDEX = "tensors.json"
 INDEX_FORMAT = 1
@@ -62,16 +62,42 @@ class JsonIndexReader(dcp.FileSystemReader):
 
 
 def write_tensors(tensors: dict[str, torch.Tensor], folder: Path) -> None:
-    """Write tensors (on any device, sharded or not) into `folder` from this process alone."""
-    dcp.save(cast("dict[str, Any]", tensors), storage_writer=JsonIndexWriter(folder, thread_count=1), no_dist=True)
+    """Write tensors (on any device, sharded or not) into `folder` from this process alone. OSError if that fails."""
+    try:
+        with _one_process():
+            writer = JsonIndexWriter(folder, thread_count=1)
+            dcp.save(cast("dict[str, Any]", tensors), storage_writer=writer, no_dist=True)
+    except CheckpointException as error:  # a BaseException: it would pass by every handler for Exception
+        cause = next(iter(error.failures.values()))[0]
+        raise OSError(f"tensors could not be written to {folder}: {cause}") from cause
 
 
 def read_tensors(folder: Path, targets: dict[str, torch.Tensor]) -> None:
-    """Fill the given tensors in place; KeyError for a name that the folder does not hold."""
+    """Fill the given tensors in place.
+
+    KeyError for a name that the folder does not hold; CorruptArtifactError if the data cannot be read.
+    """
     missing = sorted(set(targets) - set(tensor_names(folder)))
     if missing:
         raise KeyError(f"not in the checkpoint: {', '.join(missing[:5])}{' ...' if len(missing) > 5 else ''}")
-    dcp.load(cast("dict[str, Any]", targets), storage_reader=JsonIndexReader(folder), no_dist=True)
+    try:
+        with _one_process():
+            dcp.load(cast("dict[str, Any]", targets), storage_reader=JsonIndexReader(folder), no_dist=True)
+    except CheckpointException as error:
+        cause = next(iter(error.failures.values()))[0]
+        raise CorruptArtifactError(
+            f"the checkpoint's tensors cannot be read: {str(cause).splitlines()[0]}",
+            where=str(folder),
+            mend="use the checkpoint before it",
+        ) from cause
+
+
+@contextmanager
+def _one_process() -> Iterator[None]:
+    """No process group is what is meant here, so DCP's warning about it says nothing."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
+        yield
 
 
 def empty_tensors(folder: Path, prefix: str = "") -> dict[str, torch.Tensor]:

@@ -178,7 +178,7 @@ class ValidationConfig(Section):
     """Loss and bits per byte on held-out windows of each domain, during the run."""
 
     every: int | None = field(None, kind="operational", aliases=("eval_interval", "eval_steps"), ge=0, unit="steps")
-    """Steps between validations; 0: only at the end; default: twenty over the run."""
+    """Steps between validations; 0: only at the end; default: ten over the run."""
 
     windows_per_domain: int = field(64, kind="operational", ge=1, unit="windows")
     """Windows of each domain, the same ones every time, spread evenly over it."""

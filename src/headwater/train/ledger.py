@@ -17,11 +17,14 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from headwater.core.errors import CorruptArtifactError
 from headwater.core.jsonl import JsonlLog, canonical_json, read_jsonl
 from headwater.train.phases import RunPlan
+
+if TYPE_CHECKING:
+    from headwater.dataset.steps import StepSegment
 
 EntryKind = Literal["run", "dataset", "order", "skip", "lr", "rewind"]
 GENESIS = "0" * 64
@@ -32,7 +35,7 @@ class LedgerEntry:
     """One line. `number` counts from 0; `step` is the first step affected; `at` the last step done when recorded.
 
     `data` by kind: `run` {seed, format}; `dataset` {fingerprint}; `order` any of {phase, seq_len, global_batch,
-    mixture, rope_theta}; `skip` {domain, samples}; `lr` {factor, until}; `rewind` {to}.
+    mixture, rope_theta}; `skip` {domain, draws}; `lr` {factor, until}; `rewind` {to}.
     """
 
     number: int
@@ -155,9 +158,21 @@ class RunLedger:
                 timeline.append(setting)
         return timeline
 
-    def skips(self) -> list[dict[str, Any]]:
-        """Skip entries in force: {step, domain, samples}."""
-        return [{"step": e.step, **e.data} for e in self.effective() if e.kind == "skip"]
+    def step_segments(self) -> list[StepSegment]:
+        """The timeline as the data order wants it: a segment wherever a setting or a skip begins."""
+        from headwater.dataset.steps import StepSegment
+
+        settings = self.order_settings()
+        skips = [entry for entry in self.effective() if entry.kind == "skip"]
+        segments = []
+        for step in sorted({setting.step for setting in settings} | {entry.step for entry in skips}):
+            setting = [s for s in settings if s.step <= step][-1]
+            skipped: dict[str, list[int]] = {}
+            for entry in skips:
+                if entry.step == step:
+                    skipped.setdefault(entry.data["domain"], []).extend(entry.data["draws"])
+            segments.append(StepSegment(step, setting.global_batch, setting.seq_len, setting.mixture, skipped))
+        return segments
 
     def lr_factor(self, step: int) -> float:
         """Product of the learning-rate interventions in force at `step`; 1.0 without any."""

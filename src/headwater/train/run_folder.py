@@ -9,7 +9,7 @@ In: a path. Out: `RunFolder`. Layout (everything but `run.json` and the tokenize
     metrics.jsonl       headwater.monitor.record
     events.jsonl        starts, resumes, checkpoints, warnings, with times
     samples.jsonl       texts generated on the way
-    checkpoints/        step-00000100/ (committed), newest.json (points to the one written last)
+    checkpoints/        step-00000100/ (committed), newest.json (their names, the newest first)
     final.json          written once, when the last step is done
 
     RunFolder.open("runs/4f2a").status()         # RunStatus(state="partial", step=100, steps=2000)
@@ -50,7 +50,7 @@ class CheckpointRef:
         return self.path.name
 
     def manifest(self) -> dict[str, Any]:
-        """The manifest: {format, sequence, run, step, ledger, dataset, permanent, files: {name: {sha256, bytes}}}.
+        """The manifest: {format, run, step, ledger, dataset, permanent, files: {name: {sha256, bytes}}}.
 
         CorruptArtifactError if it cannot be read.
         """
@@ -83,20 +83,27 @@ def checkpoint_name(step: int) -> str:
 def list_checkpoints(folder: Path) -> list[CheckpointRef]:
     """Committed checkpoints, the one written last first.
 
-    The order is that of the manifests' `sequence`, not of the steps: after a rewind the newest need not be the one
-    with the highest step. One whose manifest cannot be read comes first, so that whoever loads it says so.
+    The order is that of the pointer file, not of the steps: after a rewind the newest need not have the highest step.
+    One that the file does not name was committed just before a kill, so it is newer than all the file names.
     """
-    found: list[tuple[float, int, CheckpointRef]] = []
+    found: dict[str, CheckpointRef] = {}
     for path in folder.iterdir() if folder.is_dir() else ():
         digits = path.name.removeprefix(CHECKPOINT_PREFIX)
         if path.name.startswith(CHECKPOINT_PREFIX) and digits.isdigit() and path.is_dir():
-            ref = CheckpointRef(path, int(digits))
-            try:
-                sequence = float(ref.manifest()["sequence"])
-            except (CorruptArtifactError, KeyError, TypeError, ValueError):
-                sequence = float("inf")
-            found.append((sequence, ref.step, ref))
-    return [ref for _, _, ref in sorted(found, key=lambda item: item[:2], reverse=True)]
+            found[path.name] = CheckpointRef(path, int(digits))
+    listed = [name for name in pointed_names(folder) if name in found]
+    unlisted = sorted(set(found) - set(listed), reverse=True)
+    return [found[name] for name in (*unlisted, *listed)]
+
+
+def pointed_names(folder: Path) -> list[str]:
+    """Names in the pointer file, the newest first; [] if it is missing or cannot be read, which loses nothing but the
+    order."""
+    try:
+        names = parse_json((folder / POINTER).read_bytes())["newest_first"]
+        return [str(name) for name in names]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
 
 
 class RunFolder:

@@ -1,0 +1,101 @@
+"""Checkpoints in the course of a run: when one is due, and the mark that a run is finished.
+
+In: the trainer's state. Out: checkpoints in the store, `final.json` after the last step. Comes last among the
+callbacks, so that their state is that of the same step.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from headwater.train.callbacks import Callback
+from headwater.train.checkpoint import CheckpointStore
+from headwater.train.config import CheckpointConfig
+from headwater.train.metrics import MetricsCallback
+from headwater.train.run_folder import checkpoint_name
+from headwater.train.train_module import StepOutcome
+from headwater.train.trainer import Trainer
+
+DEFAULT_SECONDS = 120.0
+"""Without `checkpoint.every`: at most this much work is lost by a kill."""
+
+
+class CheckpointCallback(Callback):
+    """Saves when due, at a signal and at the end."""
+
+    name = "checkpoint"
+
+    def __init__(
+        self, config: CheckpointConfig, store: CheckpointStore, metrics: MetricsCallback, dataset: str
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._metrics = metrics
+        self._dataset = dataset
+        self._saved_step = -1
+        self._saved_at = 0.0
+        self._validated: dict[str, Any] = {}
+
+    def on_start(self, trainer: Trainer) -> None:
+        self._saved_step = trainer.step
+        self._saved_at = time.monotonic()
+
+    def after_step(self, trainer: Trainer, outcome: StepOutcome) -> None:
+        self._report(trainer)
+        if "val_loss" in trainer.record:
+            self._validated = {k: v for k, v in trainer.record.items() if k == "step" or k.startswith("val_")}
+        every, permanent = self._config.every, self._config.permanent_every
+        if every is not None:
+            wanted = trainer.step % every == 0
+        else:
+            wanted = time.monotonic() - self._saved_at >= DEFAULT_SECONDS
+        if wanted or (permanent and trainer.step % permanent == 0):
+            self._save(trainer, asynchronous=self._config.async_save and trainer.step < trainer.steps)
+
+    def on_stop(self, trainer: Trainer) -> None:
+        if self._saved_step != trainer.step:
+            self._save(trainer, asynchronous=False)
+        self._store.wait()
+        self._report(trainer)
+
+    def on_end(self, trainer: Trainer) -> None:
+        if self._saved_step != trainer.step:
+            self._save(trainer, asynchronous=False)
+        self._store.wait()
+        self._report(trainer)
+        final = {
+            "checkpoint": checkpoint_name(trainer.step),
+            "step": trainer.step,
+            "tokens": trainer.tokens,
+            "metrics": self._validated,
+        }
+        trainer.run.write_json("final.json", final)
+
+    def close(self, trainer: Trainer) -> None:
+        self._store.close()
+
+    def _save(self, trainer: Trainer, *, asynchronous: bool) -> None:
+        started = time.perf_counter()
+        tensors, state = trainer.state()
+        facts = {"ledger": trainer.ledger.head, "dataset": self._dataset}
+        self._store.save(
+            trainer.step,
+            tensors,
+            state,
+            facts=facts,
+            asynchronous=asynchronous,
+            before_commit=self._metrics.sync,
+        )
+        self._saved_step, self._saved_at = trainer.step, time.monotonic()
+        trainer.spent["checkpoint_seconds"] = time.perf_counter() - started + trainer.spent.get("checkpoint_seconds", 0)
+
+    def _report(self, trainer: Trainer) -> None:
+        for report in self._store.poll():
+            trainer.run.event("checkpoint", step=report.step, bytes=report.bytes, seconds=round(report.seconds, 4))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"validated": self._validated}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._validated = dict(state["validated"])

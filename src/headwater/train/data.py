@@ -1,0 +1,124 @@
+"""From the packed dataset to the tensors of a step.
+
+In: a `TokenDataset`, the run's order, the loader's batches. Out: `Batch`es as the train module wants them, and the
+windows validation looks at. How many bytes of text the predicted tokens stand for comes from the dataset's index.
+
+    data = RunData(dataset, StepOrder(...), document_mask=True)
+    for batch in data.batches(1, 100): ...
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from headwater.core.errors import InputError
+from headwater.dataset import Loader, StepOrder, TokenDataset
+from headwater.dataset.loader import Batch as LoadedBatch
+from headwater.dataset.loader import positions_of
+from headwater.train.train_module import IGNORE, Batch
+
+
+class RunData:
+    """Training batches of a run, read ahead in a thread."""
+
+    def __init__(self, dataset: TokenDataset, order: StepOrder, *, document_mask: bool) -> None:
+        split = dataset.split("train")
+        self._loader = Loader(split, order, restart_positions=document_mask)
+        self._document_mask = document_mask
+        self._bytes_per_token = {name: stream.bytes / stream.tokens for name, stream in split.domains.items()}
+
+    def batch(self, step: int) -> Batch:
+        """The batch of one step, read now."""
+        return self._convert(self._loader.batch(step))
+
+    def batches(self, first_step: int, last_step: int) -> Iterator[Batch]:
+        """Batches of first_step..last_step in order; closing the iterator ends the reading thread."""
+        for loaded in self._loader.iterate(first_step, last_step):
+            yield self._convert(loaded)
+
+    def _convert(self, loaded: LoadedBatch) -> Batch:
+        valid = loaded.loss_mask.sum(axis=1)
+        text_bytes = sum(
+            int(count) * self._bytes_per_token[domain] for count, domain in zip(valid, loaded.domains, strict=True)
+        )
+        return _batch(
+            loaded.tokens,
+            loaded.documents,
+            loaded.positions,
+            self._document_mask,
+            domains=loaded.domains,
+            text_bytes=text_bytes,
+        )
+
+
+@dataclass(frozen=True)
+class ValidationWindows:
+    """Held-out windows of one domain, [windows, seq_len + 1], the same ones all through a run."""
+
+    domain: str
+    batch: Batch
+
+
+def validation_windows(
+    dataset: TokenDataset, seq_len: int, per_domain: int, *, document_mask: bool
+) -> list[ValidationWindows]:
+    """Up to `per_domain` windows of each domain of the validation split, spread evenly over it.
+
+    [] if the dataset has no validation split. A domain shorter than one window is left out; InputError if all are.
+    """
+    if "validation" not in dataset.splits:
+        return []
+    found = []
+    split = dataset.split("validation")
+    for name, stream in split.domains.items():
+        count = max(0, stream.tokens - 1) // seq_len
+        if not count:
+            continue
+        chosen = sorted({index * count // min(per_domain, count) for index in range(min(per_domain, count))})
+        windows = [stream.window(index * seq_len, (index + 1) * seq_len + 1) for index in chosen]
+        tokens = np.stack([window.tokens.astype(np.int64) for window in windows])
+        documents = np.stack([window.documents for window in windows])
+        valid = int((documents[:, 1:] == documents[:, :-1]).sum())
+        batch = _batch(
+            tokens,
+            documents,
+            positions_of(documents[:, :-1], restart=document_mask),
+            document_mask,
+            domains=(name,) * len(windows),
+            text_bytes=valid * stream.bytes / stream.tokens,
+        )
+        found.append(ValidationWindows(name, batch))
+    if not found:
+        raise InputError(
+            f"no domain of the validation split has a window of {seq_len + 1:,} tokens",
+            where=str(dataset.path),
+            mend="give the validation split a larger share (curate.split), or use a shorter train.seq_len",
+        )
+    return found
+
+
+def _batch(
+    tokens: np.ndarray,
+    documents: np.ndarray,
+    positions: np.ndarray,
+    document_mask: bool,
+    *,
+    domains: Sequence[str],
+    text_bytes: float,
+) -> Batch:
+    """Tensors of [B, S + 1] arrays; a target across a document's border becomes IGNORE."""
+    targets = np.where(documents[:, 1:] == documents[:, :-1], tokens[:, 1:], IGNORE)
+    seq_len = tokens.shape[1] - 1
+    return Batch(
+        tokens=torch.from_numpy(np.ascontiguousarray(tokens[:, :-1])),
+        targets=torch.from_numpy(targets),
+        positions=torch.from_numpy(positions) if document_mask else None,
+        documents=torch.from_numpy(np.ascontiguousarray(documents[:, :-1])) if document_mask else None,
+        domain_tokens={name: rows * seq_len for name, rows in Counter(domains).items()},
+        text_bytes=text_bytes,
+    )

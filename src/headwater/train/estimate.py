@@ -1,0 +1,109 @@
+"""What a run will take, before its first step: memory, disk, micro-batch, and the words that say so.
+
+In: model, plan, configuration, free memory. Out: a micro-batch with its reason, sizes in bytes. Activations are
+counted as Korthikanti et al. do (2022, arXiv 2205.05198), for a SwiGLU block without dropout.
+
+    choose_micro_batch(None, model, plan, config, free_bytes=8 << 30, device_type="cpu", precision="fp32")
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headwater.core.errors import RecipeError
+from headwater.model import ModelConfig
+from headwater.train.config import TrainConfig
+from headwater.train.phases import RunPlan
+
+MEMORY_SHARE = 0.6
+"""Share of the free memory a run may plan with; the rest is for fragmentation, buffers and neighbours."""
+
+CPU_TOKENS = 8192
+"""Tokens of a micro-batch on a CPU: enough for full speed of the matrix products; larger ones fall out of cache."""
+
+GPU_TOKENS = 65536
+
+
+@dataclass(frozen=True, slots=True)
+class StateSize:
+    """Bytes held all through a run: weights, gradients, optimizer state, averages."""
+
+    weights: int
+    gradients: int
+    optimizer: int
+    averages: int
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.gradients + self.optimizer + self.averages
+
+    @property
+    def checkpoint(self) -> int:
+        """Bytes of one checkpoint."""
+        copies = self.weights + self.optimizer + self.averages
+        return copies + copies // 50 + (1 << 20)
+
+
+def state_size(model: ModelConfig, config: TrainConfig) -> StateSize:
+    """Exact but for optimizer scalars: everything is kept in fp32."""
+    count = model.parameter_count(padded=True)
+    weights = 4 * count.total
+    moments = 2 * weights
+    if config.optimizer.name == "muon":  # one moment instead of two for the matrices
+        moments -= 4 * count.layers
+    copies = {"none": 0, "ema": 1, "lawa": config.averaging.last + 1}[config.averaging.name]
+    return StateSize(weights, weights, moments, copies * weights)
+
+
+def activation_bytes_per_token(model: ModelConfig, config: TrainConfig, precision: str, seq_len: int) -> int:
+    """Bytes kept per token of a micro-batch for its backward pass, logits apart (they come in chunks)."""
+    width, ffn = model.hidden_size, model.intermediate_size
+    kv = model.num_key_value_heads / model.num_attention_heads
+    half_bytes = {
+        "full": 2 * width,
+        "selective": 8 * width + 4 * width * kv + 4 * ffn,
+        "none": 12 * width + 4 * width * kv + 6 * ffn + 4 * model.num_attention_heads,
+    }[config.activation_checkpointing]
+    per_layer = half_bytes * (1 if precision == "bf16" else 2)
+    if config.activation_checkpointing != "full" and seq_len <= 1024:  # short sequences keep the probabilities
+        per_layer += model.num_attention_heads * seq_len * (1 if precision == "bf16" else 2)
+    working = 2 * (12 * width + 6 * ffn) if config.activation_checkpointing == "full" else 0
+    return int(model.num_hidden_layers * per_layer + working + 12 * width)
+
+
+def choose_micro_batch(
+    wish: int | None,
+    model: ModelConfig,
+    plan: RunPlan,
+    config: TrainConfig,
+    *,
+    free_bytes: int,
+    device_type: str,
+    precision: str,
+) -> tuple[int, str]:
+    """(samples in a forward pass, why). RecipeError if not even the state of the run fits."""
+    longest = max(segment.seq_len for segment in plan.segments)
+    largest = max(segment.global_batch for segment in plan.segments)
+    state = state_size(model, config).total
+    room = int(free_bytes * MEMORY_SHARE) - state
+    per_sample = activation_bytes_per_token(model, config, precision, longest) * longest
+    if room < per_sample:
+        raise RecipeError(
+            f"the run needs about {(state + per_sample) / 1e9:.2f} GB ({state / 1e9:.2f} GB of weights, gradients and "
+            f"optimizer state, {per_sample / 1e9:.2f} GB for one sample) and may plan with "
+            f"{free_bytes * MEMORY_SHARE / 1e9:.2f} of {free_bytes / 1e9:.2f} GB free",
+            where="model",
+            mend="use a smaller model or train.seq_len, train.activation_checkpointing: full, or a larger machine",
+        )
+    if wish is not None:
+        return min(wish, largest), "as the recipe says"
+    fits = max(1, room // per_sample)
+    speed = max(1, (CPU_TOKENS if device_type == "cpu" else GPU_TOKENS) // longest)
+    chosen = min(fits, speed, largest)
+    if chosen == largest:
+        return chosen, "the whole batch at once"
+    # Equal parts: as few as the limit allows.
+    parts = -(-largest // chosen)
+    chosen = -(-largest // parts)
+    limit = "memory" if fits < speed else f"more than {chosen * longest:,} tokens at once are not faster here"
+    return chosen, f"{parts} micro-batches a step; {limit}"

@@ -1,0 +1,325 @@
+"""A training run from start to finish, or from where it was to finish.
+
+In: configuration of training and model, a packed dataset, a tokenizer, a folder. Out: that folder as a finished
+`RunFolder`. Run again, a finished run is returned as it is; a partial one goes on from its newest good checkpoint and
+ends in the same weights and the same record, bit for bit, as if nothing had happened.
+
+    train(dataset="workspace/dataset/0123", tokenizer="workspace/tokenizer/4567", run_dir="runs/first",
+          model={"hidden_size": 192, "num_hidden_layers": 6, "num_attention_heads": 6},
+          config={"tokens": 5_000_000, "global_batch": 32, "seq_len": 256})
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from headwater.core.config import identity
+from headwater.core.errors import CorruptArtifactError, RecipeError, UserError
+from headwater.core.files import TEMP_PREFIX, free_bytes_check
+from headwater.core.jsonl import plain_json
+from headwater.core.locks import FolderLock
+from headwater.core.progress import SILENT, Reporter
+from headwater.dataset import StepOrder, TokenDataset
+from headwater.model import Decoder, ModelConfig, init_weights
+from headwater.monitor import MonitorConfig
+from headwater.monitor.record import cut_after
+from headwater.tokenizer import Tokenizer
+from headwater.train import announce, devices, estimate
+from headwater.train.callbacks import Callback
+from headwater.train.checkpoint import CheckpointStore
+from headwater.train.checkpoint_format import empty_tensors, read_tensors
+from headwater.train.checkpointing import CheckpointCallback
+from headwater.train.config import TrainConfig
+from headwater.train.data import RunData, validation_windows
+from headwater.train.ledger import RunLedger, record_plan
+from headwater.train.metrics import MetricsCallback
+from headwater.train.phase_changes import PhaseCallback
+from headwater.train.phases import RunPlan, plan_run
+from headwater.train.rng import seed_everything
+from headwater.train.run_folder import RunFolder
+from headwater.train.sampling import SamplingCallback
+from headwater.train.train_module import TrainModule
+from headwater.train.trainer import Trainer
+from headwater.train.validation import ValidationCallback
+
+FORMAT = 1
+
+
+class Layout(Protocol):
+    """What training needs to know of the `parallel` section."""
+
+    @property
+    def micro_batch(self) -> int | None: ...
+
+    @property
+    def ranks(self) -> int: ...
+
+
+class OneProcess:
+    """The layout of a run without a `parallel` section."""
+
+    def __init__(self, micro_batch: int | None = None) -> None:
+        self.micro_batch = micro_batch
+        self.ranks = 1
+
+
+def train(
+    *,
+    dataset: Path | str,
+    tokenizer: Path | str,
+    run_dir: Path | str,
+    model: ModelConfig | dict[str, Any],
+    config: TrainConfig | dict[str, Any],
+    monitor: MonitorConfig | None = None,
+    micro_batch: int | None = None,
+    seed: int = 0,
+    reporter: Reporter = SILENT,
+    callbacks: Sequence[Callback] = (),
+) -> RunFolder:
+    """Train straight from files, without a recipe. Arguments and errors as `train_run`."""
+    return train_run(
+        config=config if isinstance(config, TrainConfig) else TrainConfig.model_validate(config),
+        model=model if isinstance(model, ModelConfig) else ModelConfig.model_validate(model),
+        parallel=OneProcess(micro_batch),
+        monitor=monitor or MonitorConfig(),
+        dataset=Path(dataset),
+        tokenizer=Path(tokenizer),
+        seed=seed,
+        run_dir=Path(run_dir),
+        reporter=reporter,
+        callbacks=callbacks,
+    )
+
+
+def train_run(
+    *,
+    config: TrainConfig,
+    model: ModelConfig,
+    parallel: Layout,
+    monitor: MonitorConfig,
+    dataset: Path,
+    tokenizer: Path,
+    seed: int,
+    run_dir: Path,
+    reporter: Reporter = SILENT,
+    recipe_text: str = "",
+    callbacks: Sequence[Callback] = (),
+) -> RunFolder:
+    """Train, or go on training, in `run_dir`.
+
+    `callbacks` are called after validation and before metrics and checkpoints. Raises RecipeError for what cannot be
+    trained as asked, LockedError while another process trains here, DiskSpaceError, `NonFiniteError` when training
+    diverges, and `Interrupted` (a KeyboardInterrupt) after a signal, with a checkpoint saved.
+    """
+    run = RunFolder(run_dir)
+    if run.final is not None:
+        return run
+    if parallel.ranks > 1:
+        raise RecipeError(
+            f"the layout needs {parallel.ranks:,} ranks; this version trains in one process",
+            where="parallel",
+            mend="leave the parallel degrees at 1",
+        )
+    with FolderLock(run_dir):
+        run_dir.mkdir(parents=True, exist_ok=True)
+        return _Run(config, model, parallel, monitor, dataset, tokenizer, seed, run, reporter, recipe_text).go(
+            callbacks
+        )
+
+
+class _Run:
+    """The parts of one run, put together in order."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        model: ModelConfig,
+        parallel: Layout,
+        monitor: MonitorConfig,
+        dataset: Path,
+        tokenizer: Path,
+        seed: int,
+        run: RunFolder,
+        reporter: Reporter,
+        recipe_text: str,
+    ) -> None:
+        self.config, self.monitor, self.seed, self.run, self.reporter = config, monitor, seed, run, reporter
+        self.dataset = TokenDataset.open(dataset)
+        self.tokenizer = Tokenizer.load(tokenizer)
+        self.dataset.check_tokenizer(self.tokenizer)
+        self.model = model.with_vocab_size(self.tokenizer.vocab_size)
+        self.plan = plan_run(config)
+        self._check_lengths()
+        self.device = devices.choose_device(config.device)
+        self.precision, precision_why = devices.choose_precision(config.precision, self.device)
+        self.micro_batch, micro_why = estimate.choose_micro_batch(
+            parallel.micro_batch,
+            self.model,
+            self.plan,
+            config,
+            free_bytes=devices.free_memory_bytes(self.device),
+            device_type=self.device.type,
+            precision=self.precision,
+        )
+        self.choices = announce.Choices(self.device, self.precision, precision_why, self.micro_batch, micro_why)
+        self._settle(recipe_text)
+        self.ledger = RunLedger(run.ledger_path)
+        record_plan(self.ledger, self.plan, seed=seed, dataset_fingerprint=self.dataset.fingerprint)
+        self.order = StepOrder(self.dataset.split("train").sizes, seed=seed, segments=self.ledger.step_segments())
+        self.store = CheckpointStore(
+            run.checkpoints_dir,
+            run_id=run.run_id,
+            keep=config.checkpoint.keep,
+            permanent_every=config.checkpoint.permanent_every,
+            warn=self._warn,
+        )
+
+    def _check_lengths(self) -> None:
+        longest = max(segment.seq_len for segment in self.plan.segments)
+        if longest > self.model.max_position_embeddings:
+            raise RecipeError(
+                f"samples of {longest:,} tokens exceed the model's {self.model.max_position_embeddings:,} positions",
+                where="train.seq_len",
+                mend=f"set model.max_position_embeddings to {longest:,}, or shorten train.seq_len",
+            )
+
+    def _settle(self, recipe_text: str) -> None:
+        """Write down what is trained on what, or check that it is the same as before."""
+        record = {
+            "format": FORMAT,
+            "model": self.model.to_dict(),
+            "train": plain_json(identity(self.config)),
+            "seed": self.seed,
+            "dataset": self.dataset.fingerprint,
+            "tokenizer": announce.tokenizer_key(self.tokenizer),
+            "steps": self.plan.steps,
+        }
+        before = self.run.record
+        if not before:
+            self.tokenizer.save(self.run.tokenizer_path)
+            if recipe_text:
+                (self.run.path / "recipe.yaml").write_text(recipe_text, "utf-8")
+            created = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+            self.run.write_json("run.json", {**record, "run": self.run.run_id, "created": created})
+            return
+        changed = [key for key, value in record.items() if before.get(key) != plain_json(value)]
+        if changed:
+            raise UserError(
+                f"the folder holds a run that differs in {', '.join(changed)}",
+                where=str(self.run.path),
+                mend="train into another folder, or take the settings in its run.json",
+            )
+
+    def go(self, callbacks: Sequence[Callback]) -> RunFolder:
+        announce.describe(self.reporter, self.config, self.model, self.plan, self.choices, self.order)
+        self._check_disk()
+        self._clean()
+        seed_everything(self.seed)
+        decoder = Decoder(self.model)
+        init_weights(decoder, self.seed)
+        module = TrainModule(
+            decoder, self.config, device=self.device, precision=self.precision, micro_batch=self.micro_batch
+        )
+        data = RunData(self.dataset, self.order, document_mask=self.config.document_mask)
+        trainer = Trainer(
+            plan=self.plan,
+            module=module,
+            batches=data,
+            run=self.run,
+            ledger=self.ledger,
+            callbacks=self._callbacks(callbacks),
+            reporter=self.reporter,
+        )
+        with devices.determinism(self.config.deterministic, self.device):
+            if self.config.dry_run:
+                seconds = announce.dry_run(module, self.plan)
+            self._resume(trainer)
+            if self.config.dry_run:
+                announce.expect(self.reporter, module, self.plan, trainer.step, seconds)
+            started = time.monotonic()
+            trainer.fit()
+        self.run.event("finished", step=trainer.step, seconds=round(time.monotonic() - started, 1))
+        self.reporter.info(f"trained {trainer.step:,} steps, {trainer.tokens:,} tokens; run folder {self.run.path}")
+        return self.run
+
+    def _callbacks(self, injected: Sequence[Callback]) -> list[Callback]:
+        if self.config.sampling.every and not any(isinstance(c, SamplingCallback) for c in injected):
+            self.reporter.warn(
+                "train.sampling.every is set, but no sampler came with the run: pass a SamplingCallback in callbacks"
+            )
+        windows = validation_windows(
+            self.dataset,
+            self.plan.segments[0].seq_len,
+            self.config.validation.windows_per_domain,
+            document_mask=self.config.document_mask,
+        )
+        if not windows:
+            self.reporter.decide("no validation during the run", "the dataset has no validation split")
+        metrics = MetricsCallback(self.monitor)
+        checkpoints = CheckpointCallback(self.config.checkpoint, self.store, metrics, self.dataset.fingerprint)
+        validation = ValidationCallback(self.config.validation, windows)
+        return [PhaseCallback(), validation, *injected, metrics, checkpoints]
+
+    def _check_disk(self) -> None:
+        size = estimate.state_size(self.model, self.config).checkpoint
+        config = self.config.checkpoint
+        copies = config.keep + 1
+        if config.permanent_every:
+            copies += self.plan.steps // config.permanent_every
+        present = len(self.run.checkpoints())
+        free_bytes_check(self.run.path, max(1, copies - present) * size, f"{copies} checkpoints of the run")
+        self.reporter.decide(
+            f"checkpoints of {announce.size(size)}",
+            f"{'every ' + format(config.every, ',') + ' steps' if config.every else 'about every two minutes'}, "
+            f"the last {config.keep} kept",
+        )
+
+    def _clean(self) -> None:
+        """Remove what a kill left half-written."""
+        self.store.clean()
+        for path in (*self.run.path.glob(f"{TEMP_PREFIX}*"), *self.run.checkpoints_dir.glob(f"{TEMP_PREFIX}*")):
+            path.unlink(missing_ok=True)
+
+    def _resume(self, trainer: Trainer) -> None:
+        """Load the newest good checkpoint and cut the record back to it; without one, begin."""
+        loaded = self.store.newest_good()
+        step = loaded.ref.step if loaded else 0
+        facts = {"device": str(self.device), "threads": torch.get_num_threads(), "precision": self.precision}
+        if loaded is not None:
+            if not self.ledger.contains(str(loaded.state["ledger"])):
+                raise CorruptArtifactError(
+                    f"checkpoint {loaded.ref.name} belongs to another history than the run's ledger",
+                    where=str(self.run.ledger_path),
+                    mend="restore the ledger the checkpoint was made with, or delete the run folder and train anew",
+                )
+            tensors = empty_tensors(loaded.ref.path)
+            read_tensors(loaded.ref.path, tensors)
+            trainer.load_state(tensors, loaded.state)
+        dropped = cut_after(self.run.metrics_path, step)
+        cut_after(self.run.path / "samples.jsonl", step)
+        if loaded is None:
+            self.run.event("started", **facts)
+            return
+        self.run.event("resumed", step=step, records_dropped=dropped, **facts)
+        again = f"; {dropped:,} later steps are trained again" if dropped else ""
+        self.reporter.info(f"going on from step {step:,} of {self.plan.steps:,}{again}")
+        self._tell_of_other_machine(facts)
+
+    def _tell_of_other_machine(self, facts: dict[str, Any]) -> None:
+        starts = [event for event in self.run.events() if event["event"] in ("started", "resumed")]
+        before = {key: starts[-2].get(key) for key in facts} if len(starts) > 1 else facts
+        changed = [f"{key} {before[key]} before, {facts[key]} now" for key in facts if before[key] != facts[key]]
+        if changed:
+            self.reporter.info(f"not bitwise what it would have been: {', '.join(changed)}")
+
+    def _warn(self, message: str) -> None:
+        self.reporter.warn(message)
+        self.run.event("warning", message=message)
+
+
+__all__ = ["Layout", "OneProcess", "RunPlan", "train", "train_run"]

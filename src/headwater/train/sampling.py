@@ -1,0 +1,55 @@
+"""Texts generated while training, written to `samples.jsonl`.
+
+In: a sampler, a function that continues prompts with the model as it is; generation lives above training, so whoever
+starts the run brings it. Out: `{step, prompt, text}` lines. The random state is put back afterwards: a run with samples
+and one without give the same weights.
+
+    train_run(..., callbacks=[SamplingCallback(config.sampling, sampler)])
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import nn
+
+from headwater.core.jsonl import JsonlLog
+from headwater.train.callbacks import Callback, due
+from headwater.train.config import SamplingConfig
+from headwater.train.rng import preserved_rng
+from headwater.train.train_module import StepOutcome
+from headwater.train.trainer import Trainer
+
+DEFAULT_TIMES = 5
+
+
+class Sampler(Protocol):
+    """Continues prompts. `seed` makes it repeatable; returns one text a prompt, without the prompt."""
+
+    def __call__(self, model: nn.Module, prompts: Sequence[str], max_tokens: int, seed: int) -> list[str]: ...
+
+
+class SamplingCallback(Callback):
+    """Samples every so many steps and at the end, under averaged weights where the run keeps them."""
+
+    name = "sampling"
+
+    def __init__(self, config: SamplingConfig, sampler: Sampler) -> None:
+        self._config = config
+        self._sampler = sampler
+
+    def after_step(self, trainer: Trainer, outcome: StepOutcome) -> None:
+        every = self._config.every if self._config.every is not None else max(1, trainer.steps // DEFAULT_TIMES)
+        if not due(trainer.step, every, trainer.steps):
+            return
+        started = time.perf_counter()
+        module = trainer.module
+        with preserved_rng(), module.inference(averaged=True), torch.no_grad():
+            texts = self._sampler(module.model, self._config.prompts, self._config.max_tokens, trainer.step)
+        with JsonlLog(trainer.run.path / "samples.jsonl") as log:
+            for prompt, text in zip(self._config.prompts, texts, strict=True):
+                log.append({"step": trainer.step, "prompt": prompt, "text": text})
+        trainer.spent["validation_seconds"] = time.perf_counter() - started + trainer.spent.get("validation_seconds", 0)

@@ -1,0 +1,175 @@
+"""The loop: steps, data and callbacks. What a step computes is the train module's business.
+
+In: a plan, a train module, batches by step, callbacks. Out: a run folder that grows until the last step.
+
+    Trainer(plan=plan, module=module, batches=source, run=run, ledger=ledger, callbacks=[...], reporter=SILENT).fit()
+
+A signal (SIGINT, SIGTERM) lets the running step end, saves a checkpoint and raises `Interrupted`; a second SIGINT stops
+at once.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from types import FrameType
+from typing import Any, Protocol
+
+import torch
+
+from headwater.core.progress import Reporter
+from headwater.train.callbacks import Callback
+from headwater.train.ledger import RunLedger
+from headwater.train.phases import RunPlan
+from headwater.train.rng import rng_state, set_rng_state
+from headwater.train.run_folder import RunFolder
+from headwater.train.train_module import Batch, StepOutcome, TrainModule
+
+RNG = "rng."
+
+
+class Interrupted(KeyboardInterrupt):
+    """The run was asked to stop, has saved its state, and goes on from it when run again."""
+
+    def __init__(self, signal_name: str, step: int) -> None:
+        super().__init__(f"{signal_name} after step {step}")
+        self.signal_name = signal_name
+        self.step = step
+
+
+class BatchSource(Protocol):
+    """Where batches come from. `batch(step)` depends on nothing but the step; `start(step)` may prefetch."""
+
+    def batches(self, first_step: int, last_step: int) -> Iterator[Batch]:
+        """The batches of steps first_step..last_step, in order."""
+
+
+class Trainer:
+    """One run in progress. Public attributes are for callbacks to read.
+
+    `step`: steps done. `tokens`: tokens read. `record`: figures of the step in progress, for the metrics callback.
+    `spent`: seconds that callbacks made training wait since the last line of the record, by metric key.
+    """
+
+    def __init__(
+        self,
+        *,
+        plan: RunPlan,
+        module: TrainModule,
+        batches: BatchSource,
+        run: RunFolder,
+        ledger: RunLedger,
+        callbacks: Sequence[Callback],
+        reporter: Reporter,
+    ) -> None:
+        names = [callback.name for callback in callbacks]
+        if "" in names or len(set(names)) != len(names):
+            raise ValueError(f"every callback needs a name of its own: {names}")
+        self.plan = plan
+        self.module = module
+        self.run = run
+        self.ledger = ledger
+        self.callbacks = list(callbacks)
+        self.reporter = reporter
+        self.step = 0
+        self.tokens = 0
+        self.record: dict[str, Any] = {}
+        self.spent: dict[str, float] = {}
+        self._batches = batches
+        self._stop_signal: signal.Signals | None = None
+
+    @property
+    def steps(self) -> int:
+        return self.plan.steps
+
+    def fit(self) -> None:
+        """Train from `step` to the end of the plan. Raises Interrupted on a signal."""
+        with ExitStack() as stack:
+            for callback in self.callbacks:
+                stack.callback(callback.close, self)
+            stack.enter_context(self._signals())
+            for callback in self.callbacks:
+                callback.on_start(self)
+            batches = self._batches.batches(self.step + 1, self.steps)
+            if isinstance(batches, Generator):
+                stack.callback(batches.close)  # ends the thread that reads ahead
+            while self.step < self.steps:
+                self._step(batches)
+                if self._stop_signal is not None and self.step < self.steps:
+                    for callback in self.callbacks:
+                        callback.on_stop(self)
+                    self.run.event("interrupted", signal=self._stop_signal.name, step=self.step)
+                    raise Interrupted(self._stop_signal.name, self.step)
+            for callback in self.callbacks:
+                callback.on_end(self)
+
+    def _step(self, batches: Iterator[Batch]) -> None:
+        step = self.step + 1
+        started = time.perf_counter()
+        for callback in self.callbacks:
+            callback.before_step(self, step)
+        batch = next(batches)
+        waited = time.perf_counter() - started
+        factor = self.plan.lr_factor(step) * self.ledger.lr_factor(step)
+        outcome = self.module.train_step(step, batch, lr_factor=factor)
+        self.step = step
+        self.tokens += outcome.tokens
+        self.record = {
+            "step": step,
+            "tokens": self.tokens,
+            "data_wait_seconds": waited,
+            "step_seconds": time.perf_counter() - started,
+        }
+        for callback in self.callbacks:
+            callback.after_step(self, outcome)
+
+    # State: everything that decides the future.
+
+    def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        """(tensors, JSON state) of the run after `step`."""
+        plain_rng, rng_tensors = rng_state()
+        tensors = self.module.state_tensors() | {RNG + name: tensor for name, tensor in rng_tensors.items()}
+        state = {
+            "step": self.step,
+            "tokens": self.tokens,
+            "ledger": self.ledger.head,
+            "rng": plain_rng,
+            "model": self.module.model_record,
+            "callbacks": {callback.name: callback.state_dict() for callback in self.callbacks},
+        }
+        return tensors, state
+
+    def load_state(self, tensors: dict[str, torch.Tensor], state: dict[str, Any]) -> None:
+        """Put back what `state` gave. Callbacks that were not there when it was saved start afresh."""
+        self.step, self.tokens = int(state["step"]), int(state["tokens"])
+        self.module.load_state_tensors({k: v for k, v in tensors.items() if not k.startswith(RNG)})
+        for callback in self.callbacks:
+            if callback.name in state["callbacks"]:
+                callback.load_state_dict(state["callbacks"][callback.name])
+        set_rng_state(state["rng"], {k.removeprefix(RNG): v for k, v in tensors.items() if k.startswith(RNG)})
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Turn SIGINT and SIGTERM into a stop after the running step. Only the main thread can have handlers."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def ask_to_stop(number: int, frame: FrameType | None) -> None:
+            if self._stop_signal is not None and number == signal.SIGINT:
+                raise KeyboardInterrupt
+            self._stop_signal = signal.Signals(number)
+            self.reporter.warn(f"{self._stop_signal.name}: finishing step {self.step + 1}, then saving and stopping")
+
+        before = {number: signal.signal(number, ask_to_stop) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+__all__ = ["Batch", "BatchSource", "Interrupted", "StepOutcome", "Trainer"]
