@@ -1,9 +1,9 @@
 """Causal attention within documents for CPUs: a blocked kernel out of batched matrix products.
 
-In: q `[batch, seq, heads, head_dim]` (already scaled), k and v `[batch, seq, kv_heads, head_dim]`, and for each position
-the first position of its document. Out: `[batch, seq, heads, head_dim]`. Works tile by tile: 128 queries of a few rows
-against the keys from the earliest document start to the last query, so the upper triangle and other documents cost
-nothing, and scores stay in cache. One opaque operator: `torch.compile` neither unrolls it nor recompiles for new
+In: q `[batch, seq, heads, head_dim]` (already scaled), k and v `[batch, seq, kv_heads, head_dim]`, and for each
+position the first position of its document. Out: `[batch, seq, heads, head_dim]`. Works tile by tile: 128 queries of a
+few rows against the keys from the earliest document start to the last query, so the upper triangle and other documents
+cost nothing, and scores stay in cache. One opaque operator: `torch.compile` neither unrolls it nor recompiles for new
 document borders.
 
     out = blocked_attention(q * q.shape[-1] ** -0.5, k, v)
@@ -29,8 +29,8 @@ TILE_BYTES = 3 << 20
 """Scores of a tile: small enough for the cache, large enough for the matrix products (best of 1 to 16 MiB)."""
 
 KEEP_UP_TO = 1024
-"""Sequences up to this length keep the probabilities for the backward pass (22 % faster at 512; they then weigh about as
-much as half of a layer's other activations at 1024); longer ones compute them again."""
+"""Sequences up to this length keep the probabilities for the backward pass (22 % faster at 512; at 1024 they weigh half
+as much as a layer's other activations); longer ones compute them again."""
 
 
 class _Tiles:

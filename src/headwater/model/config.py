@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import model_validator
 
@@ -43,7 +43,7 @@ class RopeScaling(Section):
 
     rope_type: Literal["linear", "dynamic", "llama3", "yarn"] = field(..., aliases=("type",))
     """linear: positions divided by `factor` (kaiokendev). dynamic: NTK-aware base that grows with the sequence once it
-    is longer than `max_position_embeddings`. llama3: Llama 3.1's interpolation by wavelength. yarn: arXiv 2309.00071."""
+    is longer than `max_position_embeddings`. llama3: Llama 3.1's blend by wavelength. yarn: arXiv 2309.00071."""
     factor: float = field(..., unit="ratio", ge=1)
     """How many times longer the context becomes."""
     original_max_position_embeddings: int | None = field(None, unit="tokens", ge=1)
@@ -112,9 +112,7 @@ def feed_forward_width(hidden_size: int) -> int:
 
 
 class ModelConfig(Section):
-    """A Llama-family decoder: RMSNorm before each half of a block, rotary positions, SwiGLU, grouped-query attention."""
-
-    PATH_ALIASES: ClassVar[dict[str, str]] = {}
+    """A Llama-family decoder: RMSNorm before each half of a block, rotary positions, SwiGLU, grouped queries."""
 
     hidden_size: int = field(512, aliases=("d_model", "n_embd", "dim"), ge=1)
     """Width of the residual stream."""
@@ -154,14 +152,16 @@ class ModelConfig(Section):
     tie_word_embeddings: bool = field(False, aliases=("tied_embeddings", "weight_tying"))
     """The output head is the embedding matrix."""
     qk_norm: bool = field(False)
-    """RMSNorm on each query and key head before rotation (Qwen3); keeps attention logits small at high learning rates."""
+    """RMSNorm on each query and key head before rotation (Qwen3); keeps attention scores small at high learning
+    rates."""
     attention_bias: bool | Literal["qkv"] = field(False)
-    """Biases of the attention projections: false none, true on q, k, v and o (Llama, Qwen3), qkv on those three (Qwen2)."""
+    """Biases of the attention projections: false none, true on q, k, v and o (Llama, Qwen3), qkv on those three
+    (Qwen2)."""
     initializer_range: float = field(0.02, aliases=("init_std", "initializer_std"), gt=0)
     """Standard deviation of initial weights (GPT-2's)."""
     depth_scaled_init: bool = field(True)
-    """Initial o_proj and down_proj weights are divided by sqrt(2 layers), so that the residual stream's variance does not
-    grow with depth (GPT-2, section 2.3)."""
+    """Initial o_proj and down_proj weights are divided by sqrt(2 layers), so that the residual stream's variance does
+    not grow with depth (GPT-2, section 2.3)."""
 
     @model_validator(mode="after")
     def _sizes_fit(self) -> Self:
@@ -188,8 +188,8 @@ class ModelConfig(Section):
             )
         if not self.qk_norm and self.hidden_size % heads:
             raise _problem(
-                f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads {heads}, which Hugging Face's "
-                "Llama and Qwen2 demand",
+                f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads {heads}, which "
+                "Hugging Face's Llama and Qwen2 demand",
                 f"use {heads * max(1, round(self.hidden_size / heads))}, or set qk_norm (Qwen3)",
             )
         if self.rope_scaling is not None and self.rope_scaling.rope_type == "dynamic" and self.head_dim < 4:

@@ -1,14 +1,14 @@
 """The decoder: Llama's blocks as plain modules, with Hugging Face's parameter names and no parallel code.
 
-In: tokens `[batch, seq]` (or, in a later pipeline stage, hidden states `[batch, seq, hidden_size]`), positions, document
-borders. Out: hidden states; the head is applied by the loss (`headwater.model.loss`) or by `Decoder.logits`.
+In: tokens `[batch, seq]` (or, in a later pipeline stage, hidden states `[batch, seq, hidden_size]`), positions,
+document borders. Out: hidden states; the head is applied by the loss (`headwater.model.loss`) or by `Decoder.logits`.
 
     model = Decoder(config); init_weights(model, seed=0)
     hidden = model(tokens); logits = model.logits(hidden)
 
 What others rely on: layers are a `ModuleDict` keyed by absolute layer index, so a stage keeps a subset; heads are found
-by `view(batch, seq, -1, head_dim)`, so a tensor-parallel rank may hold some of them; every projection is a Linear of its
-own; there are no buffers; a block takes and returns tensors only, fit for `torch.utils.checkpoint` and `torch.compile`.
+by `view(batch, seq, -1, head_dim)`, so a tensor-parallel rank may hold some of them; every projection is a Linear of
+its own; there are no buffers; a block fits `torch.utils.checkpoint` and `torch.compile`.
 Axes in names: b batch, s sequence, d hidden_size, h heads, e head_dim.
 """
 
@@ -142,7 +142,7 @@ class Decoder(nn.Module):
         """The output matrix [padded vocabulary, hidden_size]: the head's, or the embedding's where they are tied."""
         if self.lm_head is not None:
             return self.lm_head.weight
-        assert self.model.embed_tokens is not None and self.model.norm is not None, "this stage has no head"
+        assert self.model.embed_tokens is not None, "this stage has no head"
         return self.model.embed_tokens.weight
 
     def forward(

@@ -1,8 +1,8 @@
 """Hugging Face folders: import and export of weights, safetensors only.
 
-In: a folder with `config.json` and `model.safetensors` (or shards with an index). Out: a `Decoder` with the same logits.
-The other way writes such a folder, readable by `transformers` 4 and 5 and by vLLM. Tensors pass one by one, so neither
-way holds the model twice. Pickled weights (`.bin`, `.pt`) are refused: loading one may run whatever it contains.
+In: a folder with `config.json` and `model.safetensors` (or shards with an index). Out: a `Decoder` with the same
+logits. The other way writes such a folder, readable by `transformers` 4 and 5 and by vLLM. Tensors pass one by one, so
+neither way holds the model twice. Pickled weights (`.bin`, `.pt`) are refused: loading one may run what it contains.
 
     model = load_hf(Path("Qwen3-0.6B")); save_hf(model, Path("export"), tokenizer_files=Path("tokenizer/hf"))
 """

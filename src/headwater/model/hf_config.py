@@ -95,7 +95,7 @@ def _rope(data: Mapping[str, Any], where: str) -> tuple[float, RopeScaling | Non
     elif kind in ("linear", "dynamic"):
         known.pop("original_max_position_embeddings", None)  # some model cards carry it; these types do not read it
     try:
-        return float(theta), RopeScaling(rope_type=kind, **known)
+        return float(theta), RopeScaling.model_validate({"rope_type": kind, **known})
     except (ValidationError, TypeError) as error:
         raise InputError(
             f"rope scaling {kind!r} with {known} is not supported",

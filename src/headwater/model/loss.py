@@ -6,10 +6,10 @@ valid tokens and their number, so that whoever accumulates, shards or pipelines 
     loss = cross_entropy(hidden, model.lm_head_weight, targets, vocab_size=config.true_vocab_size)
     (loss.total / loss.count).backward()
 
-Softmax is float32 (float64 for float64 inputs) whatever the inputs are. Gradients are computed on the way forward, while
-a chunk's probabilities are in cache (as in Liger Kernel, arXiv 2410.10989): nothing is computed twice, and what is kept
-until the backward pass is one gradient of the hidden states and one of the weight. The price: the loss cannot be
-differentiated twice, and per-token losses carry no gradient.
+Softmax is float32 (float64 for float64 inputs) whatever the inputs are. Gradients are computed on the way forward,
+while a chunk's probabilities are in cache (as in Liger Kernel, arXiv 2410.10989): nothing is computed twice, and what
+is kept until the backward pass is one gradient of the hidden states and one of the weight. The price: the loss cannot
+be differentiated twice, and per-token losses carry no gradient.
 
 Measured on 1 thread of a 2-core EPYC, torch 2.13, 8192 tokens, width 192, vocabulary 4096, forward and backward: bf16
 275 ms against 588 for `F.cross_entropy(F.linear(h, w).float(), t)`, fp32 460 against 695; three quarters of it are the
@@ -18,7 +18,8 @@ three matrix products.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,11 +34,12 @@ _MIN_TOKENS = 128
 """Fewer rows than this starve the matrix products."""
 
 _HALF_SCALE = 1024.0
-"""float16 gradients of the logits are held times this: loss scaling comes too late for gradients made on the way forward,
-and 1 / 1024 of a token's probability would be below float16's normal range."""
+"""float16 gradients of the logits are held times this: loss scaling comes too late for gradients made on the way
+forward, and probabilities below 6e-5 would leave float16's normal range."""
 
 
-class CrossEntropy(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class CrossEntropy:
     """Sums over valid tokens; divide by `count` (or by the global count) for means. Natural logarithms."""
 
     total: Tensor

@@ -25,7 +25,9 @@ def _plain(base: float, dim: int) -> Tensor:
 
 def _llama3(inv_freq: Tensor, s: RopeScaling) -> Tensor:
     """Llama 3.1: short wavelengths stay, long ones are stretched in full, between them a linear blend."""
-    assert s.original_max_position_embeddings and s.low_freq_factor and s.high_freq_factor
+    assert s.original_max_position_embeddings is not None
+    assert s.low_freq_factor is not None
+    assert s.high_freq_factor is not None
     old = s.original_max_position_embeddings
     wavelength = 2 * math.pi / inv_freq
     stretched = torch.where(wavelength > old / s.low_freq_factor, inv_freq / s.factor, inv_freq)
@@ -37,10 +39,11 @@ def _llama3(inv_freq: Tensor, s: RopeScaling) -> Tensor:
 
 def _yarn(base: float, dim: int, s: RopeScaling) -> tuple[Tensor, float]:
     """arXiv 2309.00071, section 3.2 (frequencies) and 3.4 (attention factor)."""
-    assert s.original_max_position_embeddings
+    assert s.original_max_position_embeddings is not None
+    old = s.original_max_position_embeddings
 
     def dimension(rotations: float) -> float:
-        return (dim * math.log(s.original_max_position_embeddings / (rotations * 2 * math.pi))) / (2 * math.log(base))
+        return (dim * math.log(old / (rotations * 2 * math.pi))) / (2 * math.log(base))
 
     def magnitude(weight: float) -> float:
         return 0.1 * weight * math.log(s.factor) + 1.0 if s.factor > 1 else 1.0
