@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,9 +19,7 @@ from numpy.typing import NDArray
 
 from headwater.core.errors import InputError
 from headwater.evaluate.windows import rolling_windows
-
-HEAD_ROWS = 1024
-"""Positions whose logits exist at the same time: 1024 x 32,768 floats are 128 MiB."""
+from headwater.model import Decoder, cross_entropy
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +42,7 @@ class NeuralScorer:
 
     def __init__(
         self,
-        model: Any,
+        model: Decoder,
         *,
         vocab_size: int,
         window: int,
@@ -116,14 +113,10 @@ class NeuralScorer:
         hidden = self.model(torch.from_numpy(inputs).to(device))  # [batch, longest, dim]
         hidden = hidden[torch.from_numpy(scored).to(device)]  # [targets, dim]
         targets = torch.from_numpy(np.concatenate([piece.targets for piece in batch])).to(device)
-        weight = self.model.lm_head_weight[: self.vocab_size]
-        parts = []
-        for start in range(0, len(hidden), HEAD_ROWS):
-            logits = (hidden[start : start + HEAD_ROWS] @ weight.T).float()
-            chosen = logits.gather(1, targets[start : start + HEAD_ROWS, None]).squeeze(1)
-            parts.append((chosen - logits.logsumexp(dim=1)).double().cpu())
-        flat = torch.cat(parts).numpy()
-        return np.split(flat, np.cumsum([len(piece.targets) for piece in batch])[:-1])
+        loss = cross_entropy(hidden, self.model.lm_head_weight, targets, vocab_size=self.vocab_size, per_token=True)
+        assert loss.per_token is not None
+        logs = -loss.per_token.double().cpu().numpy()
+        return np.split(logs, np.cumsum([len(piece.targets) for piece in batch])[:-1])
 
 
 def _batches(pieces: list[_Piece], batch_tokens: int) -> list[list[_Piece]]:

@@ -1,7 +1,7 @@
 """Where held-out text and the baselines' training text come from: a packed dataset, or a person's own files.
 
-    held_out = held_out_of_dataset(TokenDataset.open(path), tokenizer, "validation")
-    stream, used = training_stream(dataset, most_tokens=30_000_000)
+held_out = held_out_of_dataset(TokenDataset.open(path), tokenizer, "validation")
+stream, used = training_stream(dataset, most_tokens=30_000_000)
 """
 
 from __future__ import annotations
