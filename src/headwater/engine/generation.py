@@ -12,7 +12,7 @@ batch: rows have their own positions and random numbers (products of other sizes
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -146,13 +146,22 @@ class Engine:
             pieces.setdefault((piece.prompt, piece.sample), []).append(piece)
         return [_joined(pieces[row.prompt, row.sample], len(row.ids)) for row in rows]
 
-    def stream(self, prompts: Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams]) -> Iterator[Piece]:
+    def stream(
+        self,
+        prompts: Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams],
+        *,
+        dropped: Container[int] = (),
+    ) -> Iterator[Piece]:
         """Pieces of all completions as they come; closing the iterator ends the work.
+
+        dropped: numbers of prompts nobody waits for any more, looked at in every step, so it may grow meanwhile; their
+        completions leave the batch without a last piece.
 
         Raises InputError, before the first piece, for a prompt that leaves no room in the context or has ids the model
         does not know.
         """
-        return self._run_all(self._rows(prompts, params))
+        return self._run_all(self._rows(prompts, params), dropped)
 
     def _rows(self, prompts: Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams]) -> list[_Row]:
         each = [params] * len(prompts) if isinstance(params, SamplingParams) else list(params)
@@ -186,11 +195,13 @@ class Engine:
             if wrong is not None:
                 raise InputError(f"{name} has token {wrong}; ids go from 0 to {vocab - 1:,}", where=f"prompt {number}")
 
-    def _run_all(self, rows: list[_Row]) -> Iterator[Piece]:
+    def _run_all(self, rows: list[_Row], dropped: Container[int] = ()) -> Iterator[Piece]:
         for start in range(0, len(rows), self.max_rows):
-            yield from self._run(rows[start : start + self.max_rows])
+            batch = [row for row in rows[start : start + self.max_rows] if row.prompt not in dropped]
+            if batch:
+                yield from self._run(batch, dropped)
 
-    def _run(self, rows: list[_Row]) -> Iterator[Piece]:
+    def _run(self, rows: list[_Row], dropped: Container[int]) -> Iterator[Piece]:
         distinct = list({id(row.ids): row.ids for row in rows}.values())  # samples of a prompt share its list
         cache = KVCache(self.model.config, len(distinct))
         hidden = self._prefill(distinct, cache)
@@ -203,7 +214,7 @@ class Engine:
                 piece = row.take(token, logprob, self.tokenizer)
                 if piece is not None:
                     yield piece
-            alive = [place for place, row in enumerate(rows) if row.finish is None]
+            alive = [place for place, row in enumerate(rows) if row.finish is None and row.prompt not in dropped]
             if not alive:
                 return
             if len(alive) < len(rows):
