@@ -80,13 +80,14 @@ def pack_shard(job: PackJob) -> dict[str, Any]:
 
 def write_documents(writer: TokenShardWriter, documents: Iterable[Document], tokenizer: Tokenizer) -> None:
     """Encode documents in batches and add them in order."""
-    for batch in _batches(iter(documents)):
+    for batch in batches(iter(documents)):
         encoded = tokenizer.encode_batch([document.text for document in batch])
         for document, tokens in zip(batch, encoded, strict=True):
             writer.add(document, tokens)
 
 
-def _batches(documents: Iterator[Document]) -> Iterator[list[Document]]:
+def batches(documents: Iterator[Document]) -> Iterator[list[Document]]:
+    """Documents in lists of bounded size, in order."""
     batch: list[Document] = []
     characters = 0
     for document in documents:

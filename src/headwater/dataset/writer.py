@@ -85,6 +85,11 @@ class TokenShardWriter:
             self._write_block(BLOCK_BYTES)
 
     @property
+    def tokens(self) -> int:
+        """Tokens so far, eos included."""
+        return self._tokens
+
+    @property
     def counts(self) -> dict[str, Any]:
         """{documents, tokens (eos included), bytes, units, languages: {lang: the same}}."""
         totals = {

@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, BinaryIO
 
 import orjson
 
@@ -121,14 +122,45 @@ def _open(path: Path) -> Iterator[io.BufferedReader]:
     try:
         with open(path, "rb") as packed:
             if path.suffix == ".gz":
-                yield io.BufferedReader(gzip.GzipFile(fileobj=packed))  # type: ignore[arg-type]
+                yield io.BufferedReader(gzip.GzipFile(fileobj=packed))
             elif path.suffix == ".zst":
-                reader = zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True)
-                yield io.BufferedReader(reader, 1 << 20)
+                yield io.BufferedReader(_ZstdFrames(packed), 1 << 20)
             else:
                 yield packed
     except (EOFError, zlib.error, gzip.BadGzipFile, zstandard.ZstdError) as error:
         raise InputError(f"the packed file is damaged: {error}", where=str(path), mend=_CURATE) from None
+
+
+class _ZstdFrames(io.RawIOBase):
+    """All frames of a .zst file. zstandard's own reader takes a cut file for its end; here that is an EOFError."""
+
+    def __init__(self, packed: BinaryIO) -> None:
+        import zstandard
+
+        self._packed = packed
+        self._new = zstandard.ZstdDecompressor().decompressobj
+        self._frame = self._new()
+        self._begun = False
+        self._ready = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._ready:
+            data = self._frame.unused_data if self._frame.eof else b""
+            if self._frame.eof:
+                self._frame, self._begun = self._new(), False
+            data = data or self._packed.read(1 << 17)
+            if not data:
+                if self._begun:
+                    raise EOFError("it ends in the middle of a frame")
+                return 0
+            self._begun = True
+            self._ready = self._frame.decompress(data)
+        count = min(len(buffer), len(self._ready))
+        buffer[:count], self._ready = self._ready[:count], self._ready[count:]
+        return count
 
 
 def _decode(data: bytes, where: str) -> str:
