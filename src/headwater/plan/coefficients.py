@@ -1,61 +1,71 @@
 """The few global constants of the cost model, each with its meaning; none belongs to one family of runs.
 
-Values come from `data/coefficients.yaml`, fitted by `benchmarks/plan_fit.py` on published runs.
+Values come from `data/coefficients.yaml`, written by `benchmarks/plan_fit.py` from published runs: a prior with its
+spread (what hardware and papers say) pulled by robust least squares on log throughput.
 
-    python -c "from headwater.plan.coefficients import DEFAULT; print(DEFAULT.gemm_sustained)"
+    python -c "from headwater.plan.coefficients import load; print(load().gemm_sustained)"
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import cache
 from importlib.resources import files
+from typing import Any
 
 import yaml
 
 
 @dataclass(frozen=True)
 class Coefficients:
-    """See `data/coefficients.yaml` for the value, the meaning and the source of each."""
+    """One number a constant; `data/coefficients.yaml` says what each means and where its prior comes from."""
 
-    gemm_sustained: float = 0.95
-    gemm_depth: float = 100.0
-    gemm_launch: float = 5e-6
-    wave_exponent: float = 0.8
-    misaligned: float = 0.5
-    ragged: float = 0.9
-    flash1: float = 0.35
-    flash2: float = 0.5
-    flash3: float = 0.6
-    flash_port: float = 0.6
-    flash_warmup: float = 400.0
-    score_bytes: float = 13.0
-    memory_efficiency: float = 0.8
-    elementwise_eager: float = 36.0
-    elementwise_fused: float = 24.0
-    elementwise_compiled: float = 14.0
-    kernel_gap: float = 4e-6
-    cast_bytes: float = 6.0
-    intra_efficiency: float = 0.7
-    inter_efficiency: float = 0.75
-    latency: float = 15e-6
-    hop_latency: float = 4e-6
-    wgrad_hidden: float = 0.5
-    tp_hidden: float = 0.5
-    p2p_exposed: float = 1.0
-    grad_hidden: float = 0.7
-    interference: float = 0.1
-    host_eager: float = 1.1e-3
-    host_fused: float = 0.35e-3
-    host_group: float = 0.3
-    host_step: float = 5e-3
-    straggler: float = 0.04
-    straggler_power: float = 0.5
-    expert_imbalance: float = 1.1
-    expert_host: float = 2.5e-3
-    expert_hidden: float = 0.3
+    gemm_sustained: float
+    gemm_depth: float
+    gemm_launch: float
+    wave_exponent: float
+    misaligned: float
+    ragged: float
+    flash1: float
+    flash2: float
+    flash3: float
+    flash_port: float
+    flash_warmup: float
+    score_bytes: float
+    memory_efficiency: float
+    elementwise_eager: float
+    elementwise_fused: float
+    elementwise_compiled: float
+    kernel_gap: float
+    cast_bytes: float
+    intra_efficiency: float
+    inter_efficiency: float
+    latency: float
+    hop_latency: float
+    wgrad_hidden: float
+    tp_hidden: float
+    p2p_exposed: float
+    grad_hidden: float
+    interference: float
+    host_eager: float
+    host_fused: float
+    host_group: float
+    host_step: float
+    straggler: float
+    straggler_power: float
+    expert_imbalance: float
+    expert_host: float
+    expert_hidden: float
 
 
+@cache
+def raw() -> dict[str, Any]:
+    """The file as it stands: constants with prior, spread, limit and meaning, and the interval's weights."""
+    return yaml.safe_load(files("headwater.plan").joinpath("data/coefficients.yaml").read_text())
+
+
+@cache
 def load() -> Coefficients:
-    """Coefficients from the packaged file; a missing or unknown name is an error of ours."""
-    raw = yaml.safe_load(files("headwater.plan").joinpath("data/coefficients.yaml").read_text())["coefficients"]
-    return Coefficients(**{f.name: float(raw[f.name]["value"]) for f in fields(Coefficients)})
+    """The fitted constants."""
+    table = raw()["coefficients"]
+    return Coefficients(**{f.name: float(table[f.name]["value"]) for f in fields(Coefficients)})

@@ -248,6 +248,13 @@ def _chunks(row: Row, layers: float, pp: float, schedule: Schedule) -> list[floa
 
 def prepare(row: Row, siblings: Sequence[Row]) -> Published:
     """Turn one row into its variants; `skipped` says why a row cannot be predicted."""
+    try:
+        return _prepare(row, siblings)
+    except InputError as error:
+        return Published(row, [], skipped=error.what)
+
+
+def _prepare(row: Row, siblings: Sequence[Row]) -> Published:
     out = Published(row, [])
     part = accelerator(row["gpu_type"])
     model = _model(row, siblings, out.assumed)

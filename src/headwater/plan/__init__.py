@@ -1,0 +1,1 @@
+"""What a training run will need: memory, time, money and risk, before it starts."""
