@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from headwater.tokenizer import Tokenizer
 from headwater.tokenizer.config import TokenizerConfig
 from headwater.tokenizer.files import train_tokenizer_files
 
-WORDS = "river water stone valley cloud rain snow spring lake mill bridge bank flood drop stream".split()
+WORDS = tuple(re.findall(r"\w+", "river water stone valley cloud rain snow spring lake mill bridge bank flood drop"))
 CHARACTERS = "水源河流山谷云雨雪春湖磨桥岸洪滴溪"
 
 

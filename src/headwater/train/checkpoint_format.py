@@ -63,6 +63,7 @@ class JsonIndexReader(dcp.FileSystemReader):
 
 def write_tensors(tensors: dict[str, torch.Tensor], folder: Path) -> None:
     """Write tensors (on any device, sharded or not) into `folder` from this process alone. OSError if that fails."""
+    tensors = dict(sorted(tensors.items()))  # equal state, equal bytes, however the dictionary came about
     try:
         with _one_process():
             writer = JsonIndexWriter(folder, thread_count=1)
