@@ -24,8 +24,8 @@ class Line:
 def split_lines(chunks: Iterable[bytes], cap: int, offset: int = 0) -> Iterator[Line]:
     """Split on \\n alone. Memory is bounded by `cap` and one chunk; `offset` is that of the first byte."""
     number = 0
-    parts: list[bytes] = []  # of the line that is still open
-    held = size = 0  # bytes in parts; bytes of the open line, which may exceed the cap
+    parts: list[bytes] = []  # of the line that is still open; none once it exceeds the cap
+    size = 0  # bytes of the open line
     for chunk in chunks:
         pieces = chunk.split(b"\n")
         last = pieces.pop()
@@ -35,7 +35,6 @@ def split_lines(chunks: Iterable[bytes], cap: int, offset: int = 0) -> Iterator[
                 size += len(piece)
                 data = b"".join([*parts, piece]) if size <= cap else None
                 parts.clear()
-                held = 0
             else:
                 size = len(piece)
                 data = piece if size <= cap else None
@@ -46,9 +45,7 @@ def split_lines(chunks: Iterable[bytes], cap: int, offset: int = 0) -> Iterator[
             size += len(last)
             if size <= cap:
                 parts.append(last)
-                held += len(last)
-            elif held:
+            else:
                 parts.clear()
-                held = 0
     if size:
         yield Line(offset, number + 1, b"".join(parts) if size <= cap else None, size, False)

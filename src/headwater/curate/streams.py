@@ -49,16 +49,16 @@ def sniff(head: bytes) -> str:
 
 
 class RawStream:
-    """One pass over a raw file from byte `start` to `end` (of plain files only).
+    """One pass over a raw file from byte `start` on. `format` "plain" takes the bytes as they are.
 
     After `chunks` ended: `damage` says whether it ended early, `total` counts decompressed bytes, `member` is the
     file offset of the gzip member that was being read.
     """
 
-    def __init__(self, path: Path, start: int = 0, end: int | None = None) -> None:
+    def __init__(self, path: Path, start: int = 0, format: str = "") -> None:
         self.path = path
-        self.start, self.end = start, end
-        self.format = ""
+        self.start = start
+        self.format = format
         self.damage: Damage | None = None
         self.total = 0
         self.member = start
@@ -67,7 +67,7 @@ class RawStream:
         """Decompressed bytes in pieces of at most `CHUNK_BYTES`. OSError if the file cannot be opened or read."""
         with open(self.path, "rb") as file:
             file.seek(self.start)
-            self.format = sniff(file.peek(8)[:8]) if self.end is None else "plain"
+            self.format = self.format or sniff(file.peek(8)[:8])
             source = {"gzip": self._gzip, "zstd": self._zstd, "plain": self._plain}[self.format]
             for chunk in source(file):
                 self.total += len(chunk)
@@ -77,10 +77,7 @@ class RawStream:
         self.damage = Damage(reason, detail, self.total)
 
     def _plain(self, file: BufferedReader) -> Iterator[bytes]:
-        left = None if self.end is None else self.end - self.start
-        while chunk := file.read(CHUNK_BYTES if left is None else min(CHUNK_BYTES, left)):
-            if left is not None:
-                left -= len(chunk)
+        while chunk := file.read(CHUNK_BYTES):
             yield chunk
 
     def _gzip(self, file: BufferedReader) -> Iterator[bytes]:
@@ -176,3 +173,10 @@ def read_capped(stream: RawStream, cap: int) -> tuple[bytes | None, int]:
         else:
             kept.clear()
     return (b"".join(kept) if stream.total <= cap else None), stream.total
+
+
+def first_bytes(path: Path, count: int = 1024) -> bytes:
+    """The first decompressed bytes of a file."""
+    for chunk in RawStream(path).chunks():
+        return chunk[:count]
+    return b""

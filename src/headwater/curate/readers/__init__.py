@@ -1,0 +1,91 @@
+"""Readers: raw files in, `Record`, `Bad` and `Skipped` items out, streaming, with bounded memory.
+
+A reader never raises for what a file holds; whatever it cannot use it names.
+
+    for item in read_file(file, source): ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from headwater.curate.config import SourceConfig
+from headwater.curate.markup import is_page
+from headwater.curate.records import Bad, Item, Reason, Skip, Skipped
+from headwater.curate.sources import SourceFile
+from headwater.curate.streams import first_bytes
+
+Reader = Callable[[SourceFile, SourceConfig], Iterator[Item]]
+
+
+def read_file(file: SourceFile, source: SourceConfig) -> Iterator[Item]:
+    """Everything in one file, by its kind; a file that cannot be opened or read is one `Bad`."""
+    try:
+        head = first_bytes(Path(file.path)) if not file.end else b""
+        kind = _kind(file, source, head)
+        if isinstance(kind, Bad | Skipped):
+            yield kind
+        else:
+            yield from _reader(kind)(file, source)
+    except OSError as error:
+        yield Bad(Reason.UNREADABLE, error.strerror or str(error))
+
+
+def _kind(file: SourceFile, source: SourceConfig, head: bytes) -> str | Bad | Skipped:
+    """What to read a file as: what its content says, its name, or the recipe, which must not contradict each other."""
+    if file.end or source.kind == "python-environment":
+        return file.kind
+    if not head:
+        return Bad(Reason.EMPTY_FILE, records=0) if file.size == 0 else file.kind if file.kind != "auto" else "text"
+    content = _kind_of_content(head)
+    if source.kind == "auto":
+        if content in ("parquet", "warc"):
+            return content
+        if file.kind == "parquet" or (file.kind in ("warc", "wet") and content):
+            return Bad(Reason.WRONG_FORMAT, f"named {file.kind}, but its content is not", raw_bytes=file.size)
+        if file.kind != "auto":
+            return file.kind
+        return content or ("text" if file.named else Skipped(Skip.UNKNOWN_KIND, file.size))
+    if content != source.kind and "parquet" in (content, source.kind):
+        is_what = "Parquet" if content == "parquet" else "no Parquet"
+        return Bad(Reason.WRONG_FORMAT, f"kind is {source.kind}, but the content is {is_what}", raw_bytes=file.size)
+    if content == "warc" and source.kind in ("jsonl", "html"):
+        return Bad(Reason.WRONG_FORMAT, f"kind is {source.kind}, but the content is WARC", raw_bytes=file.size)
+    return source.kind
+
+
+def _kind_of_content(head: bytes) -> str:
+    if head.startswith(b"PAR1"):
+        return "parquet"
+    if head.startswith(b"WARC/"):
+        return "warc"
+    if head.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"{"):
+        return "jsonl"
+    return "html" if is_page(head.decode("latin-1")) else ""
+
+
+def _reader(kind: str) -> Reader:
+    if kind == "jsonl":
+        from headwater.curate.readers.jsonl import read_jsonl
+
+        return read_jsonl
+    if kind == "parquet":
+        from headwater.curate.readers.parquet import read_parquet
+
+        return read_parquet
+    if kind in ("warc", "wet"):
+        from headwater.curate.readers.warc import read_warc
+
+        return read_warc
+    if kind == "html":
+        from headwater.curate.readers.text import read_html
+
+        return read_html
+    if kind in ("text", "markdown"):
+        from headwater.curate.readers.text import read_text
+
+        return read_text
+    from headwater.curate.readers.python_environment import read_environment
+
+    return read_environment

@@ -1,0 +1,194 @@
+"""From a recipe's sources to files, and from files to the shards a worker does one at a time.
+
+In: `SourceConfig` and the root folder. Out: `SourceFile`s in the order of their relative names, grouped into
+`ShardPlan`s by bytes alone, so that neither the number of workers nor the order of a folder's listing plays a part.
+
+    for plan in plan_shards(config): plan.name, plan.files
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from glob import escape, glob, has_magic
+from pathlib import Path
+
+from headwater.core.errors import InputError, RecipeError
+from headwater.core.rawinput import walk_files
+from headwater.curate.config import CollectConfig, SourceConfig
+from headwater.curate.streams import sniff
+
+_SUFFIX_KINDS = {
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+    ".parquet": "parquet",
+    ".txt": "text",
+    ".text": "text",
+    ".md": "markdown",
+    ".markdown": "markdown",
+    ".html": "html",
+    ".htm": "html",
+    ".xhtml": "html",
+    ".warc": "warc",
+    ".wet": "wet",
+}
+_COMPRESSED = (".gz", ".zst", ".zstd")
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """A raw file, or a slice of one. `kind` is what to read it as, "auto" to find out from its content, and `named`
+    says that a recipe names it itself, so that an unknown name means text. Bytes `start` to `end` hold the beginnings
+    of the lines to read; `end` 0 is the whole file. `sha256` is what the content must have, if that is known."""
+
+    path: str
+    relative: str
+    size: int
+    kind: str
+    named: bool = False
+    start: int = 0
+    end: int = 0
+    license: str = ""
+    sha256: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardPlan:
+    """What one document shard is made of."""
+
+    source: SourceConfig
+    number: int
+    files: tuple[SourceFile, ...]
+
+    @property
+    def name(self) -> str:
+        """For example `web-00003`."""
+        return f"{self.source.name}-{self.number:05d}"
+
+
+def kind_of_name(name: str) -> str:
+    """What a file's name says it is, compression aside, or "auto"."""
+    path = Path(name.lower())
+    if path.suffix in _COMPRESSED:
+        path = path.with_suffix("")
+    return _SUFFIX_KINDS.get(path.suffix, "auto")
+
+
+def source_files(source: SourceConfig, root: Path) -> list[SourceFile]:
+    """The files of a source in the order of their relative names.
+
+    Raises InputError if a path matches nothing, or if two files have the same relative name.
+    """
+    if source.kind == "python-environment":
+        from headwater.curate.readers.python_environment import environment_files
+
+        return environment_files(source)
+    found: dict[str, SourceFile] = {}
+    for pattern in source.paths:
+        matched = False
+        for path, relative, named in _matches(pattern, root):
+            matched = True
+            file = _source_file(path, relative, named, source)
+            if (other := found.setdefault(relative, file)).path != file.path:
+                raise InputError(
+                    f"two files of source {source.name!r} are both {relative!r} relative to their folders: "
+                    f"{other.path} and {file.path}",
+                    mend="set collect.root to a folder above both, or make them two sources",
+                )
+        if not matched:
+            raise InputError(
+                f"nothing there for source {source.name!r}",
+                where=str(root / pattern),
+                mend="check collect.root and the source's paths; relative paths start from collect.root",
+            )
+    return sorted(found.values(), key=lambda file: os.fsencode(file.relative))
+
+
+def _matches(pattern: str, root: Path) -> Iterator[tuple[Path, str, bool]]:
+    """Files a pattern means, their relative names, and whether the pattern names just that file."""
+    full = pattern if os.path.isabs(pattern) else os.path.join(escape(str(root)), pattern)
+    literal = Path(root, pattern)
+    places = [str(literal)] if literal.exists() or not has_magic(pattern) else sorted(glob(full, recursive=True))
+    base = root if not os.path.isabs(pattern) else _fixed_folder(literal)
+    for place in map(Path, places):
+        if place.is_dir():
+            for path in walk_files(place):
+                if not any(part.startswith(".") for part in path.relative_to(place).parts):
+                    yield path, _relative(path, base), False
+        elif place.exists():
+            yield place, _relative(place, base), place == literal
+
+
+def _fixed_folder(pattern: Path) -> Path:
+    """The folder above the first part with a wildcard, or above the file itself."""
+    folder = pattern
+    while has_magic(str(folder)) and not folder.exists():
+        folder = folder.parent
+    return folder if folder.is_dir() and folder != pattern else folder.parent
+
+
+def _relative(path: Path, base: Path) -> str:
+    return Path(os.path.relpath(path, base)).as_posix()
+
+
+def _source_file(path: Path, relative: str, named: bool, source: SourceConfig) -> SourceFile:
+    kind = kind_of_name(path.name) if source.kind == "auto" else source.kind
+    return SourceFile(str(path), relative, path.stat().st_size, kind, named)
+
+
+def plan_shards(config: CollectConfig) -> list[ShardPlan]:
+    """Every shard of a `collect` section. Raises RecipeError without sources, and what `source_files` raises."""
+    if not config.sources:
+        raise RecipeError(
+            "there is nothing to collect", where="collect.sources", mend="name at least one source of text"
+        )
+    plans = []
+    for source in config.sources:
+        files = source_files(source, Path(config.root))
+        if not files:
+            raise InputError(
+                f"source {source.name!r} has no files",
+                where=str(config.root),
+                mend="its folders hold hidden files only; give other paths",
+            )
+        groups = _group(files, config.shard_bytes)
+        plans += [ShardPlan(source, number, group) for number, group in enumerate(groups)]
+    return plans
+
+
+def _group(files: Iterable[SourceFile], shard_bytes: int) -> Iterator[tuple[SourceFile, ...]]:
+    group: list[SourceFile] = []
+    size = 0
+    for file in files:
+        for piece in _slices(file, shard_bytes):
+            length = (piece.end - piece.start) or piece.size
+            if group and size + length > shard_bytes:
+                yield tuple(group)
+                group, size = [], 0
+            group.append(piece)
+            size += length
+    if group:
+        yield tuple(group)
+
+
+def _slices(file: SourceFile, shard_bytes: int) -> list[SourceFile]:
+    """Large JSON Lines files that are not compressed are read in slices; all other files whole."""
+    if file.kind != "jsonl" or file.size <= shard_bytes or not _is_plain(file.path):
+        return [file]
+    starts = range(0, file.size, shard_bytes)
+    ends = [*starts[1:], file.size]
+    return [
+        SourceFile(file.path, file.relative, file.size, file.kind, file.named, start, end, file.license)
+        for start, end in zip(starts, ends, strict=True)
+    ]
+
+
+def _is_plain(path: str) -> bool:
+    try:
+        with open(path, "rb") as file:
+            head = file.read(8)
+    except OSError:
+        return False  # found again and quarantined when it is read
+    return sniff(head) == "plain" and not head.startswith((b"PAR1", b"WARC/"))
