@@ -21,6 +21,9 @@ from headwater.core.progress import Reporter
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from headwater.pipeline.runner import RunResult
+    from headwater.pipeline.schema import Recipe
+
 RECIPE_SUFFIXES = (".yaml", ".yml")
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
@@ -90,6 +93,33 @@ def one_recipe(targets: Sequence[Path]) -> Path | None:
             f"{recipes[0]} is a recipe and stands beside other inputs", mend="give one recipe, or files and folders"
         )
     return recipes[0]
+
+
+def default_recipe(overrides: Sequence[str] | None) -> Recipe:
+    """Settings for work on files: a recipe's defaults with `--set` on top."""
+    from headwater.pipeline.schema import loads
+
+    return loads("schema: 1", overrides or (), name="--set").config
+
+
+def model_of(target: Path, workspace: Path | None, overrides: Sequence[str] | None, *, quiet: bool) -> Path:
+    """The model's folder a verb works on: the target itself, or what a recipe exports (made first if need be)."""
+    if not is_recipe(target):
+        refuse("--workspace", workspace is not None, "goes with a recipe, and a model is given")
+        refuse("--set", bool(overrides), "changes a recipe, and a model is given")
+        require_exists([target])
+        return target
+    from headwater.pipeline.runner import run
+
+    reporter = make_reporter(quiet=quiet)
+    result = run(target, workspace=workspace, until="export", overrides=overrides or (), reporter=reporter)
+    return result.export_folder
+
+
+def stage_lines(result: RunResult) -> str:
+    """What a stage verb did with a recipe, a line a stage."""
+    words = {"up_to_date": "up to date", "built": "done", "resumed": "finished"}
+    return "\n".join(f"{stage.stage:<10} {words[stage.action]:<11} {stage.path}" for stage in result.stages)
 
 
 def require_out(out: Path | None, what: str) -> Path:

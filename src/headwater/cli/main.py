@@ -43,11 +43,16 @@ WHOLE, RECIPES, STAGES = "The whole way", "Recipes", "One stage: on a recipe, or
 
 def _register() -> None:
     """Verbs in the order of `headwater --help`. Their modules import a part only when the verb is called."""
-    from headwater.cli import init, lineage, recipe, run, status
+    from headwater.cli import export, generate, init, lineage, recipe, run, status, tokenize, trace, train
 
     app.command("run", rich_help_panel=WHOLE)(run.command)
     app.command("status", rich_help_panel=WHOLE)(status.command)
     app.command("lineage", rich_help_panel=WHOLE)(lineage.command)
+    app.command("tokenize", rich_help_panel=STAGES)(tokenize.command)
+    app.command("train", rich_help_panel=STAGES)(train.command)
+    app.command("trace", rich_help_panel=STAGES)(trace.command)
+    app.command("export", rich_help_panel=STAGES)(export.command)
+    app.command("generate", rich_help_panel=STAGES)(generate.command)
     app.command("init", rich_help_panel=RECIPES)(init.command)
     app.add_typer(recipe.app, name="recipe", rich_help_panel=RECIPES)
 

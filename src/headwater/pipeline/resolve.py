@@ -19,8 +19,9 @@ from headwater.core.config import identity
 from headwater.core.jsonl import plain_json
 from headwater.core.locks import lock_owner
 from headwater.core.rawinput import HashCache
+from headwater.pipeline.raw import raw_inputs
 from headwater.pipeline.schema import Recipe
-from headwater.pipeline.stages import STAGES, Stage, load
+from headwater.pipeline.stages import STAGES, Stage
 
 if TYPE_CHECKING:
     from headwater.train.run_folder import RunFolder
@@ -123,12 +124,8 @@ class Resolver:
     @cached_property
     def raw_inputs(self) -> dict[str, str]:
         """Content hashes of the raw inputs, by source. Raises InputError for a source that is not there."""
-        from headwater.curate.config import CollectConfig
-
-        config: CollectConfig = self.recipe.collect
         with HashCache(self.workspace) as cache:
-            found: dict[str, str] = load("headwater.curate.sources:raw_inputs")(config, cache)
-        return found
+            return raw_inputs(self.recipe.collect, cache)
 
     def _artifact(self, stage: Stage, inputs: dict[str, str], key: str) -> Resolved:
         artifact = self.store.find(stage.name, key)
@@ -165,7 +162,8 @@ class Resolver:
             note = STATE_HELP[state] if state == "waiting" else ""
             return Resolved(stage, inputs, key, state, note=note)
         path, was_identity, was_inputs = older
-        changes = [*_differences(stage.section, was_identity, self.identity(stage))]
+        prefix = stage.section if stage.sections == (stage.section,) else ""
+        changes = [*_differences(prefix, was_identity, self.identity(stage))]
         if key:
             roles = sorted(set(was_inputs) | set(inputs))
             changes += [f"{role} is another" for role in roles if was_inputs.get(role) != inputs.get(role)]
@@ -174,16 +172,30 @@ class Resolver:
 
     def _older(self, stage: Stage) -> tuple[Path, Any, Mapping[str, str]] | None:
         if stage.name == "train":
-            runs = sorted(
-                (path for path in (self.workspace / "runs").glob(f"{self.recipe.name}-*") if path.is_dir()),
-                key=lambda path: path.stat().st_mtime,
-            )
-            return (runs[-1], None, {}) if runs else None
+            records = (self.workspace / "runs").glob(f"{self.recipe.name}-*/run.json")
+            runs = [path.parent for path in sorted(records, key=lambda path: path.stat().st_mtime)]
+            return (runs[-1], *self._run_made_from(runs[-1], stage)) if runs else None
         artifacts = self.store.all(stage.name)
         if not artifacts:
             return None
         newest = max(artifacts, key=lambda artifact: str(artifact.provenance.get("finished", "")))
         return newest.path, newest.identity, newest.inputs
+
+    def _run_made_from(self, path: Path, stage: Stage) -> tuple[Any, Mapping[str, str]]:
+        from headwater.train.run_folder import RunFolder
+
+        record = RunFolder(path).record
+        inputs = {role: str(record.get(role, "")) for role in stage.inputs}
+        return _run_identity(record, self.identity(stage)), inputs
+
+
+def _run_identity(record: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run was made from, in the form of the training stage's identity. A vocabulary left to the tokenizer is no
+    difference."""
+    model = dict(record.get("model", {}))
+    if now["model"].get("vocab_size") is None:
+        model["vocab_size"] = None
+    return {"model": model, "train": record.get("train"), "seed": record.get("seed")}
 
 
 def run_path(workspace: Path, name: str, key: str) -> Path:
@@ -208,7 +220,7 @@ def _differences(path: str, was: Any, now: Any) -> Iterator[str]:
         return
     if isinstance(was, dict) and isinstance(now, dict):
         for key in sorted(set(was) | set(now)):
-            yield from _differences(f"{path}.{key}", was.get(key, "not there"), now.get(key, "not there"))
+            yield from _differences(f"{path}.{key}" if path else key, was.get(key, "not there"), now.get(key, "not there"))
         return
     yield f"{path}: {_short(was)} -> {_short(now)}"
 

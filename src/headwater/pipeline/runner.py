@@ -20,7 +20,7 @@ from headwater.core.progress import Reporter
 from headwater.core.recipe import Loaded, RecipeProblems
 from headwater.core.stage import StageContext
 from headwater.pipeline.checks import missing_to_run
-from headwater.pipeline.resolve import Resolved, Resolver
+from headwater.pipeline.resolve import Resolved, Resolver, run_path
 from headwater.pipeline.schema import Recipe, load
 from headwater.pipeline.stages import BY_NAME, STAGES, Stage, find_stage
 from headwater.pipeline.stages import load as load_entry
@@ -193,11 +193,13 @@ class _Walk:
     def _build(self, stage: Stage, resolved: Resolved) -> None:
         entry = load_entry(stage.entry)
         context = StageContext(workspace=self.resolver.workspace, executor=self.executor, reporter=self.reporter)
-        if stage.name == "train":
-            entry(self.loaded, self.known, resolved, context)
-            return
         inputs = {name: known.artifact for name, known in self.known.items() if known.artifact is not None}
         inputs = {name: inputs[name] for name in stage.inputs if name in inputs}
+        if stage.name == "train":
+            entry(
+                self.recipe, inputs, run_path(self.resolver.workspace, self.recipe.name, resolved.fingerprint), context
+            )
+            return
         config = getattr(self.recipe, stage.section)
         writer = self.resolver.store.writer(
             stage.name,

@@ -70,7 +70,7 @@ STAGES: tuple[Stage, ...] = (
         "train",
         ("model", "train", "seed"),
         1,
-        "headwater.pipeline.training:train_run",
+        "headwater.pipeline.training:train_stage",
         ("dataset", "tokenizer"),
     ),
     Stage(

@@ -1,0 +1,86 @@
+"""The training stage: brings the trainer what only the pipeline knows, and the run its report.
+
+In: a recipe, the committed dataset and tokenizer. Out: a finished run folder. Generation lies above training in the
+house, so the sampler for texts on the way comes from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from headwater.core.artifacts import Artifact
+from headwater.core.errors import UserError
+from headwater.core.progress import Reporter
+from headwater.core.stage import StageContext
+from headwater.pipeline.schema import Recipe
+from headwater.train.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from headwater.tokenizer import Tokenizer
+
+SAMPLE_TEMPERATURE = 0.8
+
+
+def train_stage(recipe: Recipe, inputs: Mapping[str, Artifact], out: Path, context: StageContext) -> None:
+    """Train, or go on training, in the run folder `out`. Errors as `headwater.train.train_run`."""
+    train_files(recipe, inputs["dataset"].path, inputs["tokenizer"].path, out, context.reporter)
+
+
+def train_files(recipe: Recipe, dataset: Path, tokenizer: Path | None, out: Path, reporter: Reporter) -> RunFolder:
+    """Train on a packed dataset without a workspace; `recipe` gives model, training and monitor settings.
+
+    Without `tokenizer` a run that exists in `out` uses its own. Raises UserError if there is neither, RecipeError if
+    the settings give no length, and as `headwater.train.train_run`.
+    """
+    from headwater.tokenizer import Tokenizer
+    from headwater.train.run import train_run
+    from headwater.train.sampling import SamplingCallback
+
+    if tokenizer is None:
+        tokenizer = RunFolder(out).tokenizer_path
+        if not tokenizer.is_dir():
+            raise UserError(
+                "no tokenizer is named", where="--tokenizer", mend="name the one the dataset was packed with"
+            )
+    return train_run(
+        config=recipe.train,
+        model=recipe.model,
+        parallel=recipe.parallel,
+        monitor=recipe.monitor,
+        dataset=dataset,
+        tokenizer=tokenizer,
+        seed=recipe.seed,
+        run_dir=out,
+        reporter=reporter,
+        recipe_text=recipe_yaml(recipe),
+        callbacks=[SamplingCallback(recipe.train.sampling, _Sampler(Tokenizer.load(tokenizer)))],
+    )
+
+
+class _Sampler:
+    """Continues prompts with the model as it is."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+
+    def __call__(self, model: nn.Module, prompts: Sequence[str], max_tokens: int, seed: int) -> list[str]:
+        from headwater.engine import Engine, SamplingParams
+        from headwater.model import Decoder
+
+        assert isinstance(model, Decoder), "the trainer hands over the decoder itself, not a wrapper"
+        params = SamplingParams(max_tokens=max_tokens, temperature=SAMPLE_TEMPERATURE, seed=seed)
+        completions = Engine(model, self._tokenizer).generate(list(prompts), params)
+        return [completion.text for completion in completions]
+
+
+def recipe_yaml(recipe: Recipe) -> str:
+    """The recipe with every value spelled out, which loads as the same recipe."""
+    values: dict[str, Any] = recipe.model_dump(mode="json")
+    values = {"schema": values.pop("schema_version"), **values}
+    return yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=120)
