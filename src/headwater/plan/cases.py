@@ -31,6 +31,8 @@ class Schedule(IntEnum):
     ZB_2P = 7
     ZB_V = 8
     DUALPIPE = 9
+    INTERLEAVED_ZB = 10
+    DUALPIPE_V = 11
 
 
 class Attention(IntEnum):

@@ -19,6 +19,8 @@ def bubble_seconds(schedule: Array, p: Array, v: Array, f: Array, b: Array, w: A
     h1 = (p - 1.0) * np.maximum(f + b - w, 0.0)
     h2 = (p - 1.0) * np.maximum(f + b - 2.0 * w, 0.0)
     dual = np.maximum(p / 2.0 - 1.0, 0.0) * np.maximum((f + b + w) + (b + w) - 3.0 * w, 0.0)
+    # DualPipeV: p ranks hold two chunks each in a V; times of a chunk are half of the rank's.
+    dual_v = (p - 1.0) * np.maximum(whole + (b + w) - 3.0 * w, 0.0) / 2.0
     return np.select(
         [
             np.asarray(p) <= 1,
@@ -26,8 +28,10 @@ def bubble_seconds(schedule: Array, p: Array, v: Array, f: Array, b: Array, w: A
             (schedule == Schedule.ZB_H1) | (schedule == Schedule.ZB_1P),
             (schedule == Schedule.ZB_H2) | (schedule == Schedule.ZB_2P) | (schedule == Schedule.ZB_V),
             schedule == Schedule.DUALPIPE,
+            schedule == Schedule.INTERLEAVED_ZB,
+            schedule == Schedule.DUALPIPE_V,
         ],
-        [0.0 * ramp, ramp / np.maximum(v, 1.0), h1, h2, dual],
+        [0.0 * ramp, ramp / np.maximum(v, 1.0), h1, h2, dual, h1 / np.maximum(v, 1.0), dual_v],
         default=ramp,
     )
 
@@ -45,6 +49,8 @@ def in_flight(schedule: Array, p: Array, v: Array, m: Array, stage: Array) -> Ar
             (schedule == Schedule.ZB_H2),
             (schedule == Schedule.ZB_2P),
             schedule == Schedule.DUALPIPE,
+            schedule == Schedule.INTERLEAVED_ZB,
+            schedule == Schedule.DUALPIPE_V,
         ],
         [
             np.ones_like(left * m),
@@ -54,6 +60,8 @@ def in_flight(schedule: Array, p: Array, v: Array, m: Array, stage: Array) -> Ar
             np.minimum(2.0 * left - 1.0 + 0.0 * m, m),
             np.minimum(2.0 * p + 0.0 * left, m),
             np.minimum(p + 1.0 + 0.0 * left, m),
+            np.maximum(inter, np.minimum(p + 0.0 * left, m)),
+            np.minimum(p + 0.5 + 0.0 * left, m),
         ],
         default=np.minimum(left, m),
     )

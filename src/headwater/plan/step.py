@@ -18,6 +18,7 @@ from .collectives import dispatch, group_bandwidth, ring
 from .counts import head_units, layer_parameters_local
 from .schedules import bubble_seconds, stage_layers
 
+TWO_OR_MORE_CHUNKS = (Schedule.INTERLEAVED, Schedule.INTERLEAVED_ZB, Schedule.ZB_V, Schedule.DUALPIPE_V)
 COMPONENTS = (
     "gemm", "attention", "memory_bound", "recompute", "head", "host", "tp", "cp", "ep",
     "bubble", "pp", "dp", "optimizer", "fixed", "straggler",
@@ -142,7 +143,7 @@ def step_time(x: Cases, c: Coefficients) -> StepTime:
     stage_ranks = x.tp * x.dp * x.cp
     near = stage_ranks * x.pp <= x.domain
     rate = np.where(near, x.intra_bandwidth * c.intra_efficiency, x.nic_bandwidth * c.inter_efficiency)
-    crossings = np.where(x.schedule == Schedule.INTERLEAVED, x.chunks, 1.0)
+    crossings = np.where(np.isin(x.schedule, TWO_OR_MORE_CHUNKS), np.maximum(x.chunks, 1.0), 1.0)
     one_hop = hop / rate + c.latency
     gather = np.where(
         (x.scatter_gather > 0) & (x.sequence_parallel == 0),

@@ -1,0 +1,169 @@
+"""The machines: which accelerator, how many, how they are wired, what they cost and how often they fail.
+
+In: `a100-80gb:8x512` (part, GPUs a node, nodes) or a cluster file in YAML. Out: a frozen `ClusterSpec`.
+
+    parse("a100-80gb:8x512").gpus          # 4096
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from headwater.core.errors import InputError
+
+from .hardware import Accelerator, accelerator, from_mapping
+from .quantities import bandwidth, count, positive
+from .stacks import raw as stacks_raw
+
+SHORT = re.compile(r"^\s*([A-Za-z0-9_.-]+):(\d+)(?:x(\d+))?\s*$")
+# GPU-hours between failures: Llama 3 50.7 thousand, Meta's research clusters 8.1 thousand, Epoch AI 50 thousand;
+# the default is the usual range and its middle.
+MTBF_HOURS = (20_000.0, 35_000.0, 50_000.0)
+KEYS = (
+    "name", "gpu", "gpus_per_node", "nodes", "nvlink_domain", "nic_per_node", "nic_per_gpu", "storage_bandwidth",
+    "storage_node_bandwidth", "gpu_mtbf_hours", "restart_minutes", "price_per_gpu_hour", "pue", "host_watts_per_gpu",
+    "all_in", "notes",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ClusterSpec:
+    """A cluster. Bandwidths in bytes/s, one direction; MTBF in GPU-hours (low, middle, high); price in USD."""
+
+    name: str
+    gpu: Accelerator
+    gpus_per_node: int
+    nodes: int
+    domain: int
+    nic_per_gpu: float
+    nic_assumed: bool = False
+    storage_bandwidth: float = 100e9  # aggregate of the parallel filesystem; assumed, Lustre-like
+    storage_node_bandwidth: float = 2.5e9  # what one node can write; assumed
+    gpu_mtbf_hours: tuple[float, float, float] = MTBF_HOURS
+    restart_minutes: float = 20.0  # detect, reschedule, reload: MegaScale <10 + <15 minutes
+    price_per_gpu_hour: float = 2.0
+    pue: float = 1.2  # assumed
+    host_watts_per_gpu: float = 300.0  # CPU, network, fans a GPU; assumed (1.2-1.4 kW an H100 all-in)
+    all_in: tuple[float, float] = (3.0, 5.0)  # whole programme / rented GPUs: the field's rule of thumb
+
+    @property
+    def gpus(self) -> int:
+        return self.gpus_per_node * self.nodes
+
+    def with_nodes(self, nodes: int) -> ClusterSpec:
+        """The same cluster with another number of nodes; InputError below one."""
+        if nodes < 1:
+            raise InputError(f"{nodes} nodes", where="cluster.nodes", mend="at least one node")
+        return replace(self, nodes=nodes)
+
+    def describe(self) -> str:
+        wire = f"{self.nic_per_gpu * self.gpus_per_node * 8 / 1e9:.0f} Gb/s a node"
+        return f"{self.gpus:,} x {self.gpu.name} ({self.gpus_per_node} x {self.nodes}), {wire}"
+
+    def case_fields(self) -> dict[str, float]:
+        return {"nic_bandwidth": self.nic_per_gpu, "domain": float(self.domain)}
+
+
+def _checked_shape(per_node: int, nodes: int, where: str) -> None:
+    if not 1 <= per_node <= 1024:
+        raise InputError(f"{per_node} GPUs a node", where=where, mend="from 1 to 1024")
+    if not 1 <= nodes <= 1_000_000:
+        raise InputError(f"{nodes} nodes", where=where, mend="from 1 to 1,000,000")
+
+
+def _usual_network(part: Accelerator) -> float:
+    short = re.split(r"[-]", part.name)[0]
+    return float(stacks_raw()["gpu_network"].get(short, 25.0)) * 1e9
+
+
+def of(part: Accelerator, per_node: int, nodes: int, *, name: str = "", **known: Any) -> ClusterSpec:
+    """A cluster with the usual wiring of its part for all that is not given."""
+    _checked_shape(per_node, nodes, "cluster")
+    known.setdefault("nic_per_gpu", _usual_network(part))
+    known.setdefault("price_per_gpu_hour", part.price[1])
+    domain = int(known.pop("domain", 0)) or max(per_node, part.domain if part.domain > 8 else 0)
+    return ClusterSpec(name or f"{part.name}:{per_node}x{nodes}", part, per_node, nodes, domain, **known)
+
+
+def from_config(raw: Mapping[str, Any], where: str = "cluster") -> ClusterSpec:
+    """From the fields of a cluster file; every mistake is an InputError with its field."""
+    unknown = sorted(set(raw) - set(KEYS))
+    if unknown:
+        raise InputError(f"unknown field {unknown[0]!r}", where=where, mend=f"known: {', '.join(KEYS)}")
+    missing = [key for key in ("gpu", "gpus_per_node", "nodes") if key not in raw]
+    if missing:
+        raise InputError(f"{', '.join(missing)} not given", where=where)
+    gpu = raw["gpu"]
+    part = from_mapping(str(gpu.get("name", "custom")), gpu) if isinstance(gpu, Mapping) else accelerator(str(gpu))
+    per_node, nodes = count(raw["gpus_per_node"], f"{where}.gpus_per_node"), count(raw["nodes"], f"{where}.nodes")
+    known: dict[str, Any] = {}
+    if raw.get("nic_per_node") is not None and raw.get("nic_per_gpu") is not None:
+        raise InputError(
+            "both nic_per_node and nic_per_gpu are given", where=where, mend="keep one: they say the same thing twice"
+        )
+    if raw.get("nic_per_node") is not None:
+        known["nic_per_gpu"] = bandwidth(raw["nic_per_node"], f"{where}.nic_per_node") / per_node
+    elif raw.get("nic_per_gpu") is not None:
+        known["nic_per_gpu"] = bandwidth(raw["nic_per_gpu"], f"{where}.nic_per_gpu")
+    else:
+        known["nic_assumed"] = True
+    for key in ("storage_bandwidth", "storage_node_bandwidth"):
+        if raw.get(key) is not None:
+            known[key] = bandwidth(raw[key], f"{where}.{key}")
+    for key, limit in (("restart_minutes", 1e5), ("price_per_gpu_hour", 1e4), ("pue", 5.0), ("host_watts_per_gpu", 1e4)):
+        if raw.get(key) is not None:
+            known[key] = positive(raw[key], f"{where}.{key}", limit=limit)
+    if raw.get("gpu_mtbf_hours") is not None:
+        known["gpu_mtbf_hours"] = _three(raw["gpu_mtbf_hours"], f"{where}.gpu_mtbf_hours")
+    if raw.get("all_in") is not None:
+        low, high = raw["all_in"]
+        known["all_in"] = (positive(low, f"{where}.all_in"), positive(high, f"{where}.all_in"))
+    if raw.get("nvlink_domain") is not None:
+        known["domain"] = count(raw["nvlink_domain"], f"{where}.nvlink_domain")
+        if known["domain"] % per_node and per_node % known["domain"]:
+            raise InputError(
+                f"an NVLink domain of {known['domain']} and nodes of {per_node} GPUs",
+                where=f"{where}.nvlink_domain",
+                mend="one must divide the other",
+            )
+    return of(part, per_node, nodes, name=str(raw.get("name", "")), **known)
+
+
+def _three(value: Any, where: str) -> tuple[float, float, float]:
+    if isinstance(value, list):
+        if len(value) != 3:
+            raise InputError(f"{value} is not low, middle, high", where=where)
+        low, mid, high = (positive(v, where) for v in value)
+        if not low <= mid <= high:
+            raise InputError(f"{value} is not in rising order", where=where)
+        return low, mid, high
+    mid = positive(value, where)
+    return mid * 0.6, mid, mid * 1.5
+
+
+def parse(text: str | Path) -> ClusterSpec:
+    """From `part:GPUSxNODES` or the path of a cluster file."""
+    match = SHORT.match(str(text))
+    if match:
+        part, per_node, nodes = accelerator(match.group(1)), int(match.group(2)), int(match.group(3) or 1)
+        return of(part, per_node, nodes, name=str(text).strip(), nic_assumed=True)
+    path = Path(text)
+    if not path.is_file():
+        raise InputError(
+            f"{str(text)!r} is neither a cluster file nor GPU:PER_NODExNODES",
+            where="--cluster",
+            mend="for example a100-80gb:8x512, or clusters/dgx-a100-8x8-ib400.yaml",
+        )
+    try:
+        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise InputError(f"not YAML: {error}", where=str(path)) from error
+    if not isinstance(raw, Mapping):
+        raise InputError("a cluster file is a mapping of fields", where=str(path))
+    return from_config(raw, str(path))
