@@ -38,6 +38,10 @@ Workspace = Annotated[
         show_default=False,
     ),
 ]
+ModelOrRecipe = Annotated[
+    Path,
+    typer.Argument(help="A model (export, Hugging Face folder, run, checkpoint), or a recipe.", show_default=False),
+]
 Set = Annotated[
     list[str] | None,
     typer.Option(

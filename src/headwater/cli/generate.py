@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from headwater.cli.common import Debug, Json, Quiet, Set, Workspace, model_of, print_json
+from headwater.cli.common import Debug, Json, ModelOrRecipe, Quiet, Set, Workspace, model_of, print_json
 
 
 def command(
-    target: Annotated[
-        Path,
-        typer.Argument(help="A model (export, Hugging Face folder, run, checkpoint), or a recipe.", show_default=False),
-    ],
+    target: ModelOrRecipe,
     prompts: Annotated[
         list[str] | None,
         typer.Argument(help="Texts to continue; `-` reads one from stdin [default: nothing, a new text]."),

@@ -43,7 +43,7 @@ WHOLE, RECIPES, STAGES = "The whole way", "Recipes", "One stage: on a recipe, or
 
 def _register() -> None:
     """Verbs in the order of `headwater --help`. Their modules import a part only when the verb is called."""
-    from headwater.cli import export, generate, init, lineage, recipe, run, status, tokenize, trace, train
+    from headwater.cli import export, generate, init, lineage, recipe, run, serve, status, tokenize, trace, train
 
     app.command("run", rich_help_panel=WHOLE)(run.command)
     app.command("status", rich_help_panel=WHOLE)(status.command)
@@ -53,6 +53,7 @@ def _register() -> None:
     app.command("trace", rich_help_panel=STAGES)(trace.command)
     app.command("export", rich_help_panel=STAGES)(export.command)
     app.command("generate", rich_help_panel=STAGES)(generate.command)
+    app.command("serve", rich_help_panel=STAGES)(serve.command)
     app.command("init", rich_help_panel=RECIPES)(init.command)
     app.add_typer(recipe.app, name="recipe", rich_help_panel=RECIPES)
 

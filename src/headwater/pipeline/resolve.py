@@ -19,7 +19,7 @@ from headwater.core.config import identity
 from headwater.core.jsonl import plain_json
 from headwater.core.locks import lock_owner
 from headwater.core.rawinput import HashCache
-from headwater.pipeline.raw import raw_inputs
+from headwater.curate.identity import raw_digests
 from headwater.pipeline.schema import Recipe
 from headwater.pipeline.stages import STAGES, Stage
 
@@ -125,7 +125,7 @@ class Resolver:
     def raw_inputs(self) -> dict[str, str]:
         """Content hashes of the raw inputs, by source. Raises InputError for a source that is not there."""
         with HashCache(self.workspace) as cache:
-            return raw_inputs(self.recipe.collect, cache)
+            return {f"raw:{name}": digest for name, digest in raw_digests(self.recipe.collect, cache).items()}
 
     def _artifact(self, stage: Stage, inputs: dict[str, str], key: str) -> Resolved:
         artifact = self.store.find(stage.name, key)
@@ -220,7 +220,8 @@ def _differences(path: str, was: Any, now: Any) -> Iterator[str]:
         return
     if isinstance(was, dict) and isinstance(now, dict):
         for key in sorted(set(was) | set(now)):
-            yield from _differences(f"{path}.{key}" if path else key, was.get(key, "not there"), now.get(key, "not there"))
+            name = f"{path}.{key}" if path else key
+            yield from _differences(name, was.get(key, "not there"), now.get(key, "not there"))
         return
     yield f"{path}: {_short(was)} -> {_short(now)}"
 

@@ -219,7 +219,8 @@ def _run_node(run: RunFolder, store: ArtifactStore) -> dict[str, Any]:
 def lineage_text(node: dict[str, Any], role: str = "", depth: int = 0) -> str:
     """The tree, indented, one line a node."""
     label = f"{role}: " if role and role != node.get("stage") else ""
-    name = {"content": "raw content", "missing": "no longer here"}.get(node["kind"], node.get("stage", node["kind"]))
+    special = {"content": "raw content", "missing": "not in this workspace"}
+    name = special.get(node["kind"]) or node.get("stage", node["kind"])
     line = f"{'  ' * depth}{label}{name} {node['fingerprint']}"
     if node["kind"] == "artifact":
         counts = node["counts"]
