@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.serve.text_stream import TextStream, held_back
+from headwater.engine.text_stream import TextStream, held_back
 
 TEXTS = st.text(alphabet="ab\n水源é🌊", max_size=30)
 

@@ -2,7 +2,7 @@
 
 A field the server does not know is refused, never ignored. Fields of the OpenAI API that cannot change this
 server's answer (`user`, `metadata` ...) are accepted; those it could only get wrong (`tools`, `response_format` other
-than text ...) are refused with the reason. `top_k`, `min_p`, `repetition_penalty`, `min_tokens`, `ignore_eos` and
+than text ...) are refused with the reason. `top_k`, `min_p`, `repetition_penalty`, `ignore_eos` and
 `stop_token_ids` are vLLM's additions, sent by its clients through `extra_body`.
 """
 
@@ -47,7 +47,6 @@ class SamplingFields(BaseModel):
     stop_token_ids: list[int] = Field([], max_length=MOST_STOPS)
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
     logit_bias: dict[int, float] = Field({}, max_length=1024)
-    min_tokens: int = Field(0, ge=0)
     ignore_eos: bool = False
     user: str | None = None
 
