@@ -116,6 +116,7 @@ def test_a_skipped_sample_is_replaced_by_its_domains_next() -> None:
     with_skip = [OrderSegment(0, 8), OrderSegment(40, 8, None, plain.draws_of(bad))]
     skipping = Order(STREAMS, seed=5, segments=with_skip)
     assert skipping.samples(range(40)) == plain.samples(range(40))
+    assert [ref.domain for ref in skipping.samples(range(200))] == [ref.domain for ref in plain.samples(range(200))]
     lost = {(ref.domain, ref.draw) for ref in plain.samples(bad)}
     rest = skipping.samples(range(40, 200))
     assert not lost & {(ref.domain, ref.draw) for ref in rest}
@@ -123,6 +124,17 @@ def test_a_skipped_sample_is_replaced_by_its_domains_next() -> None:
     for domain in STREAMS:
         first = next(ref.draw for ref in rest if ref.domain == domain)
         assert first == next(ref.draw for ref in plain.samples(range(40, 200)) if ref.domain == domain) + count[domain]
+
+
+def test_a_segment_with_the_same_weights_continues_the_quotas() -> None:
+    """A batch ramp, a skip or a longer window must not shift the mixture by a sample each."""
+    weights = {"web": 0.997, "books": 0.002, "code": 0.001}
+    streams = {"web": 10**6, "books": 10**6, "code": 10**6}
+    segments = [OrderSegment(first, 8 + first // 250, weights) for first in range(0, 5000, 50)]
+    plain = Order(streams, seed=5, segments=[OrderSegment(0, 8, weights)])
+    ramp = Order(streams, seed=5, segments=segments)
+    assert [ref.domain for ref in ramp.samples(range(5000))] == [ref.domain for ref in plain.samples(range(5000))]
+    assert ramp.use(5000)["code"].samples == 5
 
 
 def test_skipping_what_was_already_used_is_refused() -> None:

@@ -10,7 +10,8 @@ epoch c // W. An epoch has every window once before the next begins.
 **Samples.** The mixture says which domain sample i comes from (`mixture.py`); it takes that domain's next draw that is
 not skipped. A run is a list of `OrderSegment`s, read from its ledger:
 
-- a change of weights starts the quotas anew and continues every domain's draws where they were;
+- a change of weights starts the quotas anew (a segment with the weights of the one before continues its quotas) and
+  continues every domain's draws where they were;
 - a skipped draw is replaced by its domain's next, from its segment on; draws before the segment never change;
 - a change of sequence length cuts other windows, so each domain's draws of the new length start at 0: the rest of the
   running pass is left behind, and a token already seen in it may come again. Going back to a length used before
@@ -83,13 +84,30 @@ class DomainUse:
 
 @dataclass(frozen=True)
 class _Segment:
-    """A segment with its running state: where each domain's draws begin and which of them are skipped."""
+    """A segment with its running state: where the quotas began, where each domain's draws begin in this segment, and
+    which draws are skipped."""
 
     first_sample: int
     seq_len: int
     mixture: Mixture
+    quota_start: int
     cursor: dict[str, int]
     skipped: dict[str, NDArray[np.int64]]
+
+    def domain(self, sample: int) -> str:
+        """The domain of a sample of this segment."""
+        return self.mixture.domain(sample - self.quota_start)
+
+    def drawn(self, domain: str, sample: int) -> int:
+        """How many samples of a domain lie in this segment before `sample`."""
+        return self._until(domain, sample) - self._until(domain, self.first_sample)
+
+    def place(self, domain: str, number: int) -> int:
+        """The sample that is the domain's `number`-th (from 0) of this segment."""
+        return self.quota_start + self.mixture.place(domain, self._until(domain, self.first_sample) + number)
+
+    def _until(self, domain: str, sample: int) -> int:
+        return self.mixture.count(domain, sample - self.quota_start)
 
     def draw(self, domain: str, number: int) -> int:
         """The domain's `number`-th draw (from 0) in this segment: the `number`-th from the cursor not skipped."""
@@ -162,7 +180,7 @@ class Order:
             position = segment.number(domain, draw)
             if position is None:
                 continue
-            sample = segment.first_sample + segment.mixture.place(domain, position)
+            sample = segment.place(domain, position)
             last = number + 1 == len(self._segments)
             if last or sample < self._segments[number + 1].first_sample:
                 return sample
@@ -201,7 +219,7 @@ class Order:
         for domain, tokens in sorted(self.streams.items()):
             count, read, epochs = 0, 0, 0.0
             for number, segment in enumerate(self._segments):
-                drawn = segment.mixture.count(domain, self._length(number, samples))
+                drawn = segment.drawn(domain, self._end(number, samples))
                 count += drawn
                 read += drawn * segment.seq_len
                 epochs += drawn / self.windows(domain, segment.seq_len) if drawn else 0.0
@@ -216,6 +234,11 @@ class Order:
             raise ValueError(f"seq_len is {segment.seq_len}")
         weights = segment.weights if segment.weights is not None else self._sizes(segment.seq_len)
         mixture = Mixture(whole_weights(weights))
+        continues = before is not None and before.mixture.weights == mixture.weights
+        if before is not None and continues:
+            mixture, quota_start = before.mixture, before.quota_start
+        else:
+            quota_start = segment.first_sample
         self._check_windows(mixture, segment.seq_len)
         cursor, skipped = self._carry(segment)
         for domain, draws in segment.skipped.items():
@@ -227,7 +250,7 @@ class Order:
                     f"draws before {cursor[domain]} are already used"
                 )
             skipped[domain] = np.union1d(skipped[domain], np.asarray(draws, dtype=np.int64))
-        self._segments.append(_Segment(segment.first_sample, segment.seq_len, mixture, cursor, skipped))
+        self._segments.append(_Segment(segment.first_sample, segment.seq_len, mixture, quota_start, cursor, skipped))
 
     def _carry(self, segment: OrderSegment) -> tuple[dict[str, int], dict[str, NDArray[np.int64]]]:
         """Draws and skips as the last segment of the same length left them."""
@@ -240,8 +263,7 @@ class Order:
             following = self._segments[number + 1 :]
             end = following[0].first_sample if following else segment.first_sample
             for domain in self.streams:
-                used = earlier.mixture.count(domain, end - earlier.first_sample)
-                cursor[domain] = earlier.draw(domain, used)
+                cursor[domain] = earlier.draw(domain, earlier.drawn(domain, end))
                 skipped[domain] = earlier.skipped[domain][earlier.skipped[domain] >= cursor[domain]]
             break
         return cursor, skipped
@@ -284,18 +306,16 @@ class Order:
 
     def _draw(self, index: int) -> tuple[str, int, int]:
         segment = self._segment(index)
-        position = index - segment.first_sample
-        domain = segment.mixture.domain(position)
-        return domain, segment.draw(domain, segment.mixture.count(domain, position)), segment.seq_len
+        domain = segment.domain(index)
+        return domain, segment.draw(domain, segment.drawn(domain, index)), segment.seq_len
 
-    def _length(self, number: int, samples: int) -> int:
-        """How many of the first `samples` samples lie in segment `number`."""
-        segment = self._segments[number]
+    def _end(self, number: int, samples: int) -> int:
+        """Where segment `number` ends, if there are only the first `samples` samples."""
         end = self._segments[number + 1].first_sample if number + 1 < len(self._segments) else samples
-        return max(0, min(end, samples) - segment.first_sample)
+        return max(self._segments[number].first_sample, min(end, samples))
 
     def _ends(self, domain: str, seq_len: int, samples: int) -> Iterable[int]:
         """For each segment of this length, the draw after the last one used."""
         for number, segment in enumerate(self._segments):
-            if segment.seq_len == seq_len and (drawn := segment.mixture.count(domain, self._length(number, samples))):
+            if segment.seq_len == seq_len and (drawn := segment.drawn(domain, self._end(number, samples))):
                 yield segment.draw(domain, drawn - 1) + 1
