@@ -6,6 +6,7 @@ A bad line costs that line and nothing else; a compressed stream that breaks off
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from headwater.curate.records import Bad, Item, Reason, Record, Skip, Skipped
 from headwater.curate.sources import SourceFile
 from headwater.curate.streams import RawStream
 
+_LANGUAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9+#._-]{0,31}")
+_SUBTAG = re.compile(r"([A-Za-z]{2,3})[-_]")
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -136,7 +139,7 @@ def row_record(row: dict[str, Any], source: SourceConfig, position: int, raw_byt
         position,
         raw_bytes,
         url=_text(row.get(source.url_field)),
-        lang=source.lang or _text(row.get(source.lang_field)),
+        lang=source.lang or _language(row.get(source.lang_field)),
         domain=domain,
         license=source.license or _text(row.get(source.license_field)),
         meta=_meta(row, source),
@@ -150,6 +153,14 @@ def _meta(row: dict[str, Any], source: SourceConfig) -> dict[str, Any]:
     if isinstance(origin := row.get(source.source_field), str):
         meta["row_source"] = whole(origin)
     return meta
+
+
+def _language(value: Any) -> str:
+    """A row's claim about its language, if it looks like one: `zh-CN` and `zh_Hans` are zh."""
+    if not isinstance(value, str) or not _LANGUAGE.fullmatch(value):
+        return ""
+    tag = _SUBTAG.match(value)
+    return (tag[1] if tag else value).lower()
 
 
 def _text(value: Any) -> str:

@@ -15,6 +15,7 @@ import ast
 import csv
 import hashlib
 import io
+import os
 import re
 import sys
 import sysconfig
@@ -27,7 +28,6 @@ from inspect import cleandoc
 from pathlib import Path, PurePosixPath
 
 from headwater.core.errors import InputError
-from headwater.core.rawinput import walk_files
 from headwater.curate.config import SourceConfig
 from headwater.curate.records import Bad, Item, Reason, Record, Skip, Skipped
 from headwater.curate.sources import SourceFile
@@ -75,12 +75,15 @@ def _left_out(relative: PurePosixPath) -> bool:
 def _stdlib_files(source: SourceConfig) -> list[SourceFile]:
     root = Path(sysconfig.get_path("stdlib"))
     files = []
-    for path in walk_files(root) if root.is_dir() else ():
-        relative = PurePosixPath(path.relative_to(root).as_posix())
-        if relative.suffix == ".py" and not _left_out(relative):
-            kind = "topics" if str(relative) == _TOPICS else "python"
-            size = path.stat().st_size
-            files.append(SourceFile(str(path), f"stdlib/{relative}", size, kind, license="PSF-2.0"))
+    for folder, folders, names in os.walk(root):
+        folders[:] = [name for name in folders if name not in LEFT_OUT_FOLDERS]  # tests are most of the library
+        for name in names:
+            path = os.path.join(folder, name)
+            relative = PurePosixPath(os.path.relpath(path, root)) if name.endswith(".py") else None
+            if relative is not None and not _left_out(relative):
+                kind = "topics" if str(relative) == _TOPICS else "python"
+                size = os.stat(path).st_size
+                files.append(SourceFile(path, f"stdlib/{relative}", size, kind, license="PSF-2.0"))
     if not files:
         raise InputError(
             f"this interpreter's standard library has no source files: {root}",
@@ -126,7 +129,7 @@ def _distribution_files(name: str, source: SourceConfig) -> list[SourceFile]:
 def _license(found: Distribution) -> str:
     metadata = found.metadata
     for field in ("License-Expression", "License"):
-        value = metadata[field] if field in metadata else ""
+        value = (metadata.get_all(field) or [""])[0]
         if value and "\n" not in value and len(value) < 80:
             return value
     classifiers = [line for line in metadata.get_all("Classifier") or [] if line.startswith("License ::")]

@@ -1,0 +1,153 @@
+"""What curation decided about each document, in files beside the documents, which stay as they are.
+
+`attributes/clean/SHARD.parquet` has one row a document of the shard, in order; `attributes/exact/SHARD.parquet` one row
+a duplicate. Working files that only a resumed or later step needs are under `work/` and go before the commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+CLEAN = pa.schema(
+    [
+        ("row", pa.uint32()),  # in the document shard
+        ("id", pa.string()),
+        ("rule", pa.string()),  # that dropped it, or ""
+        ("version", pa.uint16()),  # of the rule
+        ("score", pa.float64()),  # what the rule compared; fixed decimals
+        ("detail", pa.string()),
+        ("lang", pa.string()),  # found, not claimed
+        ("lang_share", pa.float64()),
+        ("domain", pa.string()),
+        ("bytes_in", pa.int64()),
+        ("units_in", pa.int64()),
+        ("bytes_out", pa.int64()),  # of the cleaned text; 0 if dropped
+        ("units_out", pa.int64()),
+        ("hash", pa.binary(16)),  # XXH3-128 of the cleaned text; zeros if dropped
+    ]
+)
+
+EXACT = pa.schema(
+    [
+        ("row", pa.uint32()),
+        ("id", pa.string()),
+        ("rule", pa.string()),
+        ("version", pa.uint16()),
+        ("score", pa.float64()),
+        ("kept_id", pa.string()),
+    ]
+)
+
+REMOVED = pa.schema(
+    [
+        ("id", pa.string()),
+        ("stage", pa.string()),
+        ("rule", pa.string()),
+        ("version", pa.uint16()),
+        ("score", pa.float64()),
+        ("kept_id", pa.string()),
+        ("detail", pa.string()),
+    ]
+)
+
+TEXTS = pa.schema([("row", pa.uint32()), ("text", pa.large_string())])
+ROW_GROUP = 4096
+
+
+def clean_name(shard: str) -> str:
+    return f"attributes/clean/{shard}.parquet"
+
+
+def exact_name(shard: str) -> str:
+    return f"attributes/exact/{shard}.parquet"
+
+
+def texts_name(shard: str) -> str:
+    """Cleaned texts of the rows that cleaning changed."""
+    return f"work/texts/{shard}.parquet"
+
+
+class RowWriter:
+    """Writes dictionaries as Parquet rows, in groups of bounded size."""
+
+    def __init__(self, path: Path, schema: pa.Schema, group_bytes: int = 8 << 20) -> None:
+        self._schema = schema
+        self._group_bytes = group_bytes
+        self._writer = pq.ParquetWriter(path, schema, compression="zstd", compression_level=3, version="2.6")
+        self._rows: list[tuple[Any, ...]] = []
+        self._size = 0
+
+    def add(self, *values: Any, size: int = 0) -> None:
+        """One row, values in the order of the schema; `size` its bytes, where they matter."""
+        self._rows.append(values)
+        self._size += size
+        if len(self._rows) >= ROW_GROUP or self._size >= self._group_bytes:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._rows:
+            columns = [list(column) for column in zip(*self._rows, strict=True)]
+            self._writer.write_table(pa.table(columns, schema=self._schema))
+            self._rows.clear()
+            self._size = 0
+
+    def close(self) -> None:
+        self._flush()
+        self._writer.close()
+
+    def __enter__(self) -> RowWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self._writer.close()
+
+
+def read_rows(path: Path, columns: Sequence[str] | None = None) -> Iterator[dict[str, Any]]:
+    """Rows of a Parquet file as dictionaries, one row group in memory."""
+    with pq.ParquetFile(path) as file:
+        for group in range(file.num_row_groups):
+            yield from file.read_row_group(group, columns=columns and list(columns)).to_pylist()
+
+
+def column(table: pa.Table, name: str) -> NDArray[Any]:
+    """A numeric column as a numpy array [rows]."""
+    return table.column(name).to_numpy()
+
+
+def hashes(table: pa.Table) -> NDArray[np.uint64]:
+    """The `hash` column as big-endian halves, uint64 [rows, 2]."""
+    joined = table.column("hash").combine_chunks()
+    data = joined.chunk(0) if isinstance(joined, pa.ChunkedArray) and joined.num_chunks else joined
+    if len(data) == 0:
+        return np.zeros((0, 2), np.uint64)
+    values = np.frombuffer(data.buffers()[1], ">u8", count=2 * len(data), offset=16 * data.offset)
+    return values.reshape(-1, 2).astype(np.uint64)
+
+
+class Texts:
+    """Cleaned texts by row, asked for in ascending order; one row group in memory."""
+
+    def __init__(self, path: Path) -> None:
+        self._rows = self._read(path)
+        self._row, self._text = next(self._rows, (-1, ""))
+
+    @staticmethod
+    def _read(path: Path) -> Iterator[tuple[int, str]]:
+        for row in read_rows(path):
+            yield row["row"], row["text"]
+
+    def get(self, row: int, default: str) -> str:
+        """The cleaned text of a row, or `default` if cleaning did not change it."""
+        while 0 <= self._row < row:
+            self._row, self._text = next(self._rows, (-1, ""))
+        return self._text if self._row == row else default
