@@ -1,4 +1,4 @@
-"""The command line without a run: recipes, help, errors, exit codes, `--json`. The installed command, in processes."""
+"""The command line without a run: recipes, help, errors, exit codes, `--json`."""
 
 from __future__ import annotations
 
@@ -8,50 +8,51 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import RunCli, clean_environment, cli_command
+from tests.cli.conftest import Call
+from tests.conftest import clean_environment, cli_command
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 RECIPES = REPOSITORY / "recipes"
 
 
-def test_init_writes_a_recipe_that_validates(run_cli: RunCli, tmp_path: Path) -> None:
-    done = run_cli("init", "mine.yaml", "--json")
+def test_init_writes_a_recipe_that_validates(call: Call, tmp_path: Path) -> None:
+    done = call("init", "mine.yaml", "--json")
     assert done.json == {"path": "mine.yaml"}
-    assert run_cli("recipe", "validate", "mine.yaml", "--json").json["valid"] is True
-    again = run_cli("init", "mine.yaml", code=2)
+    assert call("recipe", "validate", "mine.yaml", "--json").json["valid"] is True
+    again = call("init", "mine.yaml", code=2)
     assert "exists already" in again.stderr
-    run_cli("init", "mine.yaml", "--force")
-    run_cli("init")
+    call("init", "mine.yaml", "--force")
+    call("init")
     assert (tmp_path / "recipe.yaml").is_file()
 
 
-def test_describe_gives_the_numbers_as_json_and_as_text(run_cli: RunCli) -> None:
-    facts = run_cli("recipe", "describe", RECIPES / "llama-7b.yaml", "--json").json
+def test_describe_gives_the_numbers_as_json_and_as_text(call: Call) -> None:
+    facts = call("recipe", "describe", RECIPES / "llama-7b.yaml", "--json").json
     assert facts["model"]["parameters"] == 6_738_415_616
     assert facts["train"]["flops"] == pytest.approx(9.2e22, rel=0.01)
-    text = run_cli("recipe", "describe", RECIPES / "llama-7b.yaml", "--set", "train.tokens=1e12").stdout
+    text = call("recipe", "describe", RECIPES / "llama-7b.yaml", "--set", "train.tokens=1e12").stdout
     assert "6,738,415,616 parameters" in text
     assert "1.00T" in text
     assert "16,777,216 tokens (16.8M) an optimizer step" in text
 
 
-def test_explain_prints_one_field_all_fields_and_suggests(run_cli: RunCli) -> None:
-    one = run_cli("recipe", "explain", "d_model")
+def test_explain_prints_one_field_all_fields_and_suggests(call: Call) -> None:
+    one = call("recipe", "explain", "d_model")
     assert one.stdout.startswith("model.hidden_size\n")
-    every = run_cli("recipe", "explain", "--json").json["fields"]
+    every = call("recipe", "explain", "--json").json["fields"]
     assert len(every) > 150
     assert {"path", "doc", "type", "unit", "default", "kind", "aliases", "used"} <= set(every[0])
-    wrong = run_cli("recipe", "explain", "hiden_size", code=2)
+    wrong = call("recipe", "explain", "hiden_size", code=2)
     assert "did you mean model.hidden_size?" in wrong.stderr
 
 
-def test_every_mistake_of_a_recipe_is_in_text_and_json(run_cli: RunCli, tmp_path: Path) -> None:
+def test_every_mistake_of_a_recipe_is_in_text_and_json(call: Call, tmp_path: Path) -> None:
     (tmp_path / "bad.yaml").write_text("train:\n  stpes: 3\nmodel:\n  hidden_size: wide\n")
-    text = run_cli("recipe", "validate", "bad.yaml", code=2)
+    text = call("recipe", "validate", "bad.yaml", code=2)
     assert text.stdout == ""
     assert "bad.yaml:2:3: unknown key 'stpes' in train" in text.stderr
     assert "bad.yaml:4:3: model.hidden_size is 'wide'; expected integer >= 1" in text.stderr
-    found = run_cli("recipe", "validate", "bad.yaml", "--json", code=2).json
+    found = call("recipe", "validate", "bad.yaml", "--json", code=2).json
     assert found["exit_code"] == 2
     assert set(found["error"]) == {"what", "where", "mend", "problems"}
     assert [item["field"] for item in found["error"]["problems"]] == ["train.stpes", "model.hidden_size"]
@@ -70,41 +71,41 @@ def test_every_mistake_of_a_recipe_is_in_text_and_json(run_cli: RunCli, tmp_path
         (["status", "--set", "seed=1"], "none is given"),
     ],
 )
-def test_a_users_mistake_exits_with_2_and_json_says_it_too(run_cli: RunCli, arguments: list[str], message: str) -> None:
-    plain = run_cli(*arguments, code=2)
+def test_a_users_mistake_exits_with_2_and_json_says_it_too(call: Call, arguments: list[str], message: str) -> None:
+    plain = call(*arguments, code=2)
     assert message in plain.stderr
     assert "Traceback" not in plain.stderr
-    found = run_cli(*arguments, "--json", code=2).json
+    found = call(*arguments, "--json", code=2).json
     assert message in found["error"]["what"]
     assert found["exit_code"] == 2
 
 
-def test_debug_shows_the_traceback(run_cli: RunCli) -> None:
-    assert "Traceback" in run_cli("run", "absent.yaml", "--debug", code=2).stderr
+def test_debug_shows_the_traceback(call: Call) -> None:
+    assert "Traceback" in call("run", "absent.yaml", "--debug", code=2).stderr
 
 
-def test_a_verb_wins_over_a_path_and_a_path_alone_is_explained(run_cli: RunCli, tmp_path: Path) -> None:
+def test_a_verb_wins_over_a_path_and_a_path_alone_is_explained(call: Call, tmp_path: Path) -> None:
     (tmp_path / "status").mkdir()
-    assert run_cli("status", "--json").json == {"workspace": "workspace", "artifacts": [], "runs": []}
-    wrong = run_cli("./status", code=2)
+    assert call("status", "--json").json == {"workspace": "workspace", "artifacts": [], "runs": []}
+    wrong = call("./status", code=2)
     assert "'./status' is a path, not a verb" in wrong.stderr
     assert "headwater run ./status" in wrong.stderr
 
 
-def test_running_a_recipe_for_a_cluster_says_what_is_missing(run_cli: RunCli) -> None:
-    found = run_cli("run", RECIPES / "gpt3-175b-3d.yaml", "--json", code=2).json
+def test_running_a_recipe_for_a_cluster_says_what_is_missing(call: Call) -> None:
+    found = call("run", RECIPES / "gpt3-175b-3d.yaml", "--json", code=2).json
     text = json.dumps(found)
     assert "no file is there for web" in text
     assert "4,096 ranks" in text
     assert "trains in one process" in text
 
 
-def test_version_and_help_name_every_verb(run_cli: RunCli) -> None:
-    assert run_cli("--version").stdout.startswith("headwater ")
-    text = run_cli("--help").stdout
+def test_version_and_help_name_every_verb(call: Call) -> None:
+    assert call("--version").stdout.startswith("headwater ")
+    text = call("--help").stdout
     for verb in ("run", "status", "lineage", "init", "recipe"):
         assert f" {verb} " in text
-    assert "no verb is given" in run_cli(code=2).stderr
+    assert "no verb is given" in call(code=2).stderr
 
 
 def test_a_closed_pipe_is_no_error() -> None:

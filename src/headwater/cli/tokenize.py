@@ -18,6 +18,7 @@ from headwater.cli.common import (
     make_reporter,
     one_recipe,
     refuse,
+    require_exists,
     require_out,
     stage_lines,
 )
@@ -65,6 +66,7 @@ def command(
 
     refuse("--workspace", workspace is not None, "goes with a recipe; files go into --out")
     folder = require_out(out, "the tokenizer and the packed text")
+    require_exists(targets)
     settings = default_recipe(set_)
     facts: dict[str, object] = {}
     if tokenizer is None:

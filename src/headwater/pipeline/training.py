@@ -17,6 +17,7 @@ from headwater.core.errors import UserError
 from headwater.core.progress import Reporter
 from headwater.core.stage import StageContext
 from headwater.pipeline.schema import Recipe
+from headwater.train.phases import plan_run
 from headwater.train.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ def train_files(recipe: Recipe, dataset: Path, tokenizer: Path | None, out: Path
     from headwater.train.run import train_run
     from headwater.train.sampling import SamplingCallback
 
+    plan_run(recipe.train)  # refuses settings without a length before a folder is made
     if tokenizer is None:
         tokenizer = RunFolder(out).tokenizer_path
         if not tokenizer.is_dir():
