@@ -6,6 +6,9 @@ order = StepOrder(split.sizes, seed=1, segments=[StepSegment(1, global_batch=32,
 for batch in Loader(split, order).iterate(1, 100): ...
 """
 
+from typing import Any
+
+from headwater.dataset.config import DatasetConfig
 from headwater.dataset.dataset import DatasetSplit, DomainStream, StreamWindow, TokenDataset
 from headwater.dataset.loader import Batch, Loader
 from headwater.dataset.order import DomainUse, Order, OrderSegment, SampleRef
@@ -15,6 +18,7 @@ from headwater.dataset.trace import DocumentTrace, StepTrace, trace_document, tr
 
 __all__ = [
     "Batch",
+    "DatasetConfig",
     "DatasetSplit",
     "DocumentInfo",
     "DocumentTrace",
@@ -31,7 +35,17 @@ __all__ = [
     "TokenDataset",
     "check_epochs",
     "describe_use",
+    "pack_files",
     "rank_slice",
     "trace_document",
     "trace_step",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """The file verb reads Parquet, so it is imported when first used."""
+    if name == "pack_files":
+        from headwater.dataset.files import pack_files
+
+        return pack_files
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

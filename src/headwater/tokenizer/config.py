@@ -16,8 +16,8 @@ class TokenizerConfig(Section):
     """A SentencePiece model that gives back every text exactly."""
 
     model_type: Literal["bpe", "unigram"] = field("bpe")
-    """`bpe`: byte-pair encoding, trains fast (9 CPU seconds for 30 MB). `unigram`: encodes three times faster (24 against
-    8 MB/s), trains 8 to 15 times slower."""
+    """`bpe`: byte-pair encoding, trains fast (9 CPU seconds for 30 MB). `unigram`: encodes three times faster (24
+    against 8 MB/s), trains 8 to 15 times slower."""
 
     vocab_size: int = field(32_768, unit="tokens", ge=512, le=1 << 20)
     """All tokens: 31 reserved ones, 256 bytes, line breaks with indentation, and learned pieces. Embeddings are padded
@@ -33,8 +33,8 @@ class TokenizerConfig(Section):
     """Longest learned piece."""
 
     sample_bytes: int = field(100_000_000, unit="bytes", ge=10_000)
-    """Text the vocabulary is learned from. More changes little and takes memory: about 16 bytes for each (30 MB: 0.6 GB,
-    measured with bpe)."""
+    """Text the vocabulary is learned from. More changes little and takes memory: about 16 bytes for each (30 MB: 0.6
+    GB, measured with bpe)."""
 
     sample_weights: dict[str, float] | None = field(None)
     """Share of the sample by domain, on any scale; null gives each (domain, language) pair its size to the power of
