@@ -17,7 +17,7 @@ from .train_spec import Layout, TrainSpec
 
 LAYOUT_FIELDS = (
     "tp", "pp", "dp", "cp", "ep", "chunks", "micro_batch", "zero", "shard_group", "schedule", "recompute",
-    "recompute_core",
+    "recompute_light", "recompute_core",
 )  # fmt: skip
 
 

@@ -20,7 +20,9 @@ from .train_spec import RUNNABLE_SCHEDULES, SCHEDULE_NAMES, TrainSpec
 
 MICRO_BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 CHUNKS = (2, 3, 4, 5, 6, 8, 10, 12)
-RECOMPUTE = (0.0, 0.25, 0.5, 1.0)
+# Share of layers computed again, and whether memory-bound work is: none, selective, full; and what only others offer.
+RECOMPUTE = ((0.0, 0.0), (0.0, 1.0), (1.0, 0.0))
+RECOMPUTE_OTHERS = ((0.25, 0.0), (0.5, 0.0))
 LONG_SEQUENCE = 16384  # below it context parallelism is not tried unless asked for
 RUNNABLE_PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8")
 KNOBS = ("tp", "pp", "dp", "cp", "ep", "chunks", "micro_batch", "zero", "shard", "schedule", "recompute", "nodes")
@@ -154,7 +156,8 @@ def enumerate_layouts(
                     considered += _one_shape(
                         rows, fixed, model, train, only_runnable, (tp, pp, dp, cp, nodes), cluster.gpus_per_node
                     )
-    names = ("tp", "pp", "dp", "cp", "ep", "chunks", "micro_batch", "zero", "shard", "schedule", "recompute", "nodes")
+    names = ("tp", "pp", "dp", "cp", "ep", "chunks", "micro_batch", "zero", "shard", "schedule", "recompute",
+             "recompute_light", "nodes")  # fmt: skip
     table = np.array(rows, dtype=float).reshape(len(rows), len(names))
     return Candidates({name: table[:, i] for i, name in enumerate(names)}, considered + len(rows))
 
@@ -176,7 +179,9 @@ def _one_shape(
     if model.experts:
         eps = [x for x in divisors(model.experts) if x <= dp * cp * tp and (dp * cp * tp) % x == 0]
     zeros = [int(fixed["zero"])] if "zero" in fixed else [0, 1, 2, 3] if dp * cp > 1 else [0]
-    again = [float(fixed["recompute"])] if "recompute" in fixed else list(RECOMPUTE)
+    again = [*RECOMPUTE, *(() if only_runnable else RECOMPUTE_OTHERS)]
+    if "recompute" in fixed:
+        again = [recompute_choice(fixed["recompute"])]
     dropped = 0
     for b in _choose(fixed, "micro_batch", micro):
         if per_rank % b:
@@ -190,9 +195,24 @@ def _one_shape(
                         continue
                     for shard in _shards(fixed, zero, dp, tp * cp, per_node):
                         rows.extend(
-                            (tp, pp, dp, cp, ep, chunks, b, zero, shard, float(kind), share, nodes) for share in again
+                            (tp, pp, dp, cp, ep, chunks, b, zero, shard, float(kind), share, light, nodes)
+                            for share, light in again
                         )
     return dropped
+
+
+def recompute_choice(value: Any) -> tuple[float, float]:
+    """`none`, `selective`, `full` or a share of the layers."""
+    named = {"none": (0.0, 0.0), "selective": (0.0, 1.0), "full": (1.0, 0.0)}
+    if str(value) in named:
+        return named[str(value)]
+    try:
+        share = float(value)
+    except (TypeError, ValueError):
+        share = -1.0
+    if not 0.0 <= share <= 1.0:
+        raise InputError(f"recompute {value!r}", where="--fix", mend="none, selective, full or a share from 0 to 1")
+    return share, 0.0
 
 
 def _shards(fixed: Mapping[str, Any], zero: int, dp: int, inner: int, per_node: int) -> list[int]:

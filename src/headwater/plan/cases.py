@@ -87,6 +87,7 @@ class Cases:
     shard_group: Array  # ranks a ZeRO shard is spread over (dp * cp unless hybrid)
     schedule: Array
     recompute: Array  # share of the layers whose forward runs again in backward, 0..1
+    recompute_light: Array  # 1: norms, activation and other memory-bound work run again, multiplies are kept
     recompute_core: Array  # 1: only the attention core runs again (selective, Korthikanti 2022)
     # arithmetic
     peak_linear: Array

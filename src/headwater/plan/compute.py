@@ -188,10 +188,11 @@ def host_layer(x: Cases, c: Coefficients) -> Array:
     return np.where(x.graphs > 0, 0.1 * per_layer, per_layer)
 
 
-def recompute_forward(x: Cases, layer: Pass, core: Pass) -> Array:
+def recompute_forward(x: Cases, layer: Pass, core: Pass, light: Pass) -> Array:
     """Seconds of forward work done again in backward, an average layer.
 
     Recomputing only the core costs nothing extra with flash attention, whose backward does it anyway.
     """
     core_again = np.where((x.recompute_core > 0) & (x.attention == Attention.UNFUSED), core.forward, 0.0)
-    return x.recompute * layer.forward + (1.0 - x.recompute) * core_again
+    kept = core_again + x.recompute_light * light.forward
+    return x.recompute * layer.forward + (1.0 - x.recompute) * kept

@@ -49,13 +49,15 @@ def activation_bytes(x: Cases) -> tuple[Array, Array]:
     drop = x.dropout
     # Norm inputs, linear inputs (fp8 keeps them in one byte) and dropout masks: split only by sequence parallelism.
     linear_input = np.where(x.quantised > 0, 1.0, 2.0)
-    outside = (4.0 + 2.0 * linear_input + 2.0 * drop) * x.hidden
+    again = np.asarray(x.recompute_light) > 0
+    outside = (4.0 + np.where(again, 0.0, 2.0 * linear_input) + 2.0 * drop) * x.hidden
     q_width = np.where(x.mla > 0, x.heads * x.head_dim, x.q_dim)
     o_width = np.where(x.mla > 0, x.heads * x.value_dim, x.q_dim)
     kv_width = np.where(x.mla > 0, x.heads * (x.head_dim + x.value_dim), 2.0 * x.kv_local * x.tp * x.head_dim)
     latent = np.where(x.mla > 0, 2.0 * (x.q_lora + x.kv_lora + x.rope_dim) * 2.0, 0.0)
     inside = 2.0 * q_width + linear_input * o_width + 2.0 * kv_width + 4.0 * x.heads
-    per_ffn = np.where(x.gated > 0, 4.0 + linear_input, 2.0 + linear_input)
+    product = np.where(again, 0.0, linear_input)
+    per_ffn = np.where(x.gated > 0, 4.0 + product, 2.0 + product)
     dense = per_ffn * x.ffn
     score = np.where(x.attention == Attention.UNFUSED, (4.0 + drop) * x.heads * x.seq, 0.0)
     score = np.where(x.recompute_core > 0, 0.0, score)

@@ -297,6 +297,7 @@ def _prepare(row: Row, siblings: Sequence[Row]) -> Published:
         "schedule": float(schedule),
         "nic_bandwidth": network,
         "derate": 1.0,
+        "recompute_light": 0.0,
         **overrides,
     }
     shard = re.search(r"sharding group=(\d+)", row["notes"], re.I)

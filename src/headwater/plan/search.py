@@ -142,7 +142,7 @@ def _rank(
     second = days if first is dollars else dollars
     c = chosen.columns
     # lexsort: the last key is the first criterion; equal to a millionth counts as a tie.
-    keys = (c["recompute"], c["chunks"], c["zero"], c["cp"], c["tp"], c["pp"], _digits(second), _digits(first), ~allowed)
+    keys = (c["recompute_light"], c["recompute"], c["chunks"], c["zero"], c["cp"], c["tp"], c["pp"], _digits(second), _digits(first), ~allowed)
     order = np.lexsort(keys)
     top = order[: min(keep, int(allowed.sum()))]
     device = np.broadcast_to(np.asarray(held.device), fits.shape)[index]
@@ -183,7 +183,8 @@ def _layout(found: Candidates, i: int) -> Layout:
     kind = Schedule(int(c["schedule"]))
     whole = {name: int(c[name]) for name in ("tp", "pp", "dp", "cp", "ep", "chunks", "micro_batch", "zero")}
     shard = int(c["shard"]) if c["zero"] > 0 else whole["dp"]
-    return Layout(**whole, shard=shard, schedule=_NAMES.get(kind, "1f1b"), recompute=float(c["recompute"]))
+    return Layout(**whole, shard=shard, schedule=_NAMES.get(kind, "1f1b"), recompute=float(c["recompute"]),
+                  recompute_light=bool(c["recompute_light"]))
 
 
 def _nothing(found: Candidates, why: str) -> Found:

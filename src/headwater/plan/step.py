@@ -98,7 +98,7 @@ def step_time(x: Cases, c: Coefficients) -> StepTime:
         light = light.scaled(1.0 - share) + sparse_light.scaled(share)
     gemm = proj + ffn
     layer = gemm + core + light
-    again = compute.recompute_forward(x, layer, core)
+    again = compute.recompute_forward(x, layer, core, light)
     tp_f, tp_b = _tensor_parallel(x, c)
     tp_b = tp_b + x.recompute * tp_f
     cp_f, cp_b = _context_parallel(x, c, core)

@@ -94,6 +94,7 @@ class Layout:
     shard: int = 0  # 0: dp
     schedule: str = "1f1b"
     recompute: float = 0.0  # share of layers computed again
+    recompute_light: bool = False  # "selective": all but multiplies and attention again
     recompute_core: bool = True
 
     def __post_init__(self) -> None:
@@ -127,6 +128,7 @@ class Layout:
             "shard_group": float(self.shard * self.cp),
             "schedule": float(kind),
             "recompute": float(self.recompute),
+            "recompute_light": float(self.recompute_light),
             "recompute_core": float(self.recompute_core),
         }
 
@@ -136,5 +138,7 @@ class Layout:
         sizes += f", ep {self.ep}" if self.ep > 1 else ""
         zero = f"ZeRO {self.zero}" + (f" over {self.shard}" if self.zero and self.shard != self.dp else "")
         pipe = f", {self.schedule}" + (f" x {self.chunks}" if self.chunks > 1 else "") if self.pp > 1 else ""
-        again = "none" if self.recompute == 0 else "full" if self.recompute == 1 else f"{self.recompute:.0%} of layers"
+        again = "selective" if self.recompute_light else "none"
+        if self.recompute > 0:
+            again = "full" if self.recompute == 1 else f"{self.recompute:.0%} of layers"
         return f"{sizes}, {zero}{pipe}, micro-batch {self.micro_batch}, recompute {again}"
