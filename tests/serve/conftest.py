@@ -10,7 +10,6 @@ from headwater.tokenizer import Tokenizer
 from .tiny import Server, chain_model, make_tokenizer, random_model, running, save
 
 
-
 @pytest.fixture(scope="session")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     return make_tokenizer(tmp_path_factory.mktemp("tokenizer"))
@@ -37,5 +36,5 @@ def chain(chain_folder: Path) -> Iterator[Server]:
 def strict(random_folder: Path) -> Iterator[Server]:
     """A server of the random model with a key and tight limits."""
     limits = {"max_concurrent": 2, "max_waiting": 1, "max_prompt_tokens": 300, "max_body_bytes": 20_000}
-    with running(random_folder, key="sk-test", model_name="tiny", max_tokens=6000, timeout=4.0, **limits) as server:
+    with running(random_folder, key="sk-test", model_name="tiny", max_tokens=8000, timeout=3.0, **limits) as server:
         yield server
