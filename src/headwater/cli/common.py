@@ -9,7 +9,7 @@ stderr in any case.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,8 +19,6 @@ from headwater.core.errors import InputError, UserError
 from headwater.core.progress import Reporter
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from headwater.pipeline.runner import RunResult
     from headwater.pipeline.schema import Recipe
 
@@ -67,19 +65,13 @@ def print_json(value: Any) -> None:
     sys.stdout.flush()
 
 
-def finish(result: dict[str, Any], text: str | Table | Iterable[str | Table], *, as_json: bool) -> None:
-    """Print a verb's result: the object with `--json`, else the text or tables."""
+def finish(result: dict[str, Any], text: str, *, as_json: bool) -> None:
+    """Print a verb's result: the object with `--json`, else the text."""
     if as_json:
         print_json(result)
-        return
-    from rich.console import Console
-
-    console = Console(highlight=False, soft_wrap=True)
-    for piece in [text] if isinstance(text, str) or not isinstance(text, Iterable) else text:
-        if isinstance(piece, str):
-            console.print(piece, markup=False)
-        else:
-            console.print(piece)
+    else:
+        sys.stdout.write(f"{text}\n")
+        sys.stdout.flush()
 
 
 def is_recipe(path: Path) -> bool:

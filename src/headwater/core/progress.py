@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 
@@ -33,13 +34,13 @@ class Reporter:
     """Speaks to the person on stderr. `quiet` keeps warnings and errors only."""
 
     def __init__(self, console: Console | None = None, *, quiet: bool = False) -> None:
-        self.console = console or Console(file=sys.stderr, highlight=False, soft_wrap=True)
+        self.console = console or Console(file=sys.stderr, highlight=False, soft_wrap=True, emoji=False)
         self.quiet = quiet
 
     def stage(self, name: str, note: str = "") -> None:
         """Announce a stage."""
         if not self.quiet:
-            self.console.print(f"[bold cyan]{name}[/]{'  ' + note if note else ''}")
+            self.console.print(f"[bold cyan]{name}[/]{'  ' + escape(note) if note else ''}")
 
     def info(self, message: str) -> None:
         if not self.quiet:

@@ -42,9 +42,23 @@ class Stage:
 
 
 STAGES: tuple[Stage, ...] = (
-    Stage("collect", "raw files to documents", "collect", ("collect",), 1, "headwater.curate.collect:build", raw=True),
     Stage(
-        "curate", "clean, deduplicate, split", "curate", ("curate",), 1, "headwater.curate.build:build", ("collect",)
+        "collect",
+        "raw files to documents",
+        "collect",
+        ("collect",),
+        1,
+        "headwater.curate.stage:build_collect",
+        raw=True,
+    ),
+    Stage(
+        "curate",
+        "clean, deduplicate, split",
+        "curate",
+        ("curate",),
+        1,
+        "headwater.curate.stage:build_curate",
+        ("collect",),
     ),
     Stage(
         "tokenizer",
