@@ -11,6 +11,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ WHOLE, RECIPES, STAGES = "The whole way", "Recipes", "One stage: on a recipe, or
 
 def _register() -> None:
     """Verbs in the order of `headwater --help`. Their modules import a part only when the verb is called."""
-    from headwater.cli import export, generate, init, lineage, recipe, run, serve, status, tokenize, trace, train
+    from headwater.cli import export, generate, init, lineage, plan, recipe, run, serve, status, tokenize, trace, train
 
     app.command("run", rich_help_panel=WHOLE)(run.command)
     app.command("status", rich_help_panel=WHOLE)(status.command)
@@ -55,6 +56,7 @@ def _register() -> None:
     app.command("generate", rich_help_panel=STAGES)(generate.command)
     app.command("serve", rich_help_panel=STAGES)(serve.command)
     app.command("init", rich_help_panel=RECIPES)(init.command)
+    app.command("plan", rich_help_panel=RECIPES)(plan.command)
     app.add_typer(recipe.app, name="recipe", rich_help_panel=RECIPES)
 
 
@@ -135,6 +137,9 @@ def _fail(error: dict[str, Any], exit_code: int, as_json: bool) -> int:
 
 def main() -> None:
     """The `headwater` command."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # file names need not be text
     sys.exit(run_command(sys.argv[1:]))
 
 

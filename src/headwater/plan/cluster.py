@@ -77,7 +77,8 @@ def _checked_shape(per_node: int, nodes: int, where: str) -> None:
         raise InputError(f"{nodes} nodes", where=where, mend="from 1 to 1,000,000")
 
 
-def _usual_network(part: Accelerator) -> float:
+def usual_network(part: Accelerator) -> float:
+    """Bytes/s a GPU that clusters of this part usually have, one direction."""
     short = re.split(r"[-]", part.name)[0]
     return float(stacks_raw()["gpu_network"].get(short, 25.0)) * 1e9
 
@@ -85,7 +86,7 @@ def _usual_network(part: Accelerator) -> float:
 def of(part: Accelerator, per_node: int, nodes: int, *, name: str = "", **known: Any) -> ClusterSpec:
     """A cluster with the usual wiring of its part for all that is not given."""
     _checked_shape(per_node, nodes, "cluster")
-    known.setdefault("nic_per_gpu", _usual_network(part))
+    known.setdefault("nic_per_gpu", usual_network(part))
     known.setdefault("price_per_gpu_hour", part.price[1])
     domain = int(known.pop("domain", 0)) or max(per_node, part.domain if part.domain > 8 else 0)
     return ClusterSpec(name or f"{part.name}:{per_node}x{nodes}", part, per_node, nodes, domain, **known)

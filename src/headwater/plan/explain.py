@@ -12,7 +12,7 @@ from typing import Any
 
 from headwater.core.errors import InputError
 
-from .cluster import ClusterSpec
+from .cluster import ClusterSpec, usual_network
 from .hardware import accelerator
 from .model_spec import ModelSpec
 from .plan import LABELS, Plan, make_plan
@@ -125,7 +125,14 @@ def _apply(change: Change, key: str, text: str) -> tuple[Change, bool]:
     if key == "gpu":
         part = accelerator(text)
         domain = c.gpus_per_node if part.domain <= 8 else max(part.domain, c.gpus_per_node)
-        return (m, t, replace(c, gpu=part, domain=domain, price_per_gpu_hour=part.price[1]), x), True
+        # A network that was only assumed is assumed anew for the part; one that was given stays.
+        wire = usual_network(part) if c.nic_assumed else c.nic_per_gpu
+        return (
+            m,
+            t,
+            replace(c, gpu=part, domain=domain, price_per_gpu_hour=part.price[1], nic_per_gpu=wire),
+            x,
+        ), True
     if key in ("nic_per_node", "nic_per_gpu"):
         share = c.gpus_per_node if key == "nic_per_node" else 1
         rate = _number_change(c.nic_per_gpu * share, text, where, bandwidth)
