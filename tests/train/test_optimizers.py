@@ -74,11 +74,12 @@ def test_stacking_changes_nothing() -> None:
     torch.testing.assert_close(orthogonalise(stack, 5), one_by_one, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("bf16", [False, True])
 @pytest.mark.parametrize(("ours", "theirs"), [("spectral", "original"), ("rms", "match_rms_adamw")])
-def test_muon_follows_torch_within_the_rounding_of_its_bf16(ours: str, theirs: str) -> None:
+def test_muon_follows_torch_within_the_rounding_of_its_bf16(ours: str, theirs: str, bf16: bool) -> None:
     models = [small(), small()]
     matrices = [[m.up.weight, m.gate.weight, m.down.weight] for m in models]
-    group = {"params": matrices[0], "kind": "muon", "lr": 0.02, "weight_decay": 0.1, "scale": ours}
+    group = {"params": matrices[0], "kind": "muon", "lr": 0.02, "weight_decay": 0.1, "scale": ours, "bf16": bf16}
     mine = MuonAdamW([group])
     reference = torch.optim.Muon(matrices[1], lr=0.02, weight_decay=0.1, momentum=0.95, adjust_lr_fn=theirs)
     start = [w.detach().clone() for w in matrices[0]]

@@ -267,8 +267,8 @@ class TrainConfig(Section):
     """Attention stays inside a document and positions restart with each; off: a window is one text."""
 
     precision: Literal["auto", "fp32", "bf16"] = field("auto", aliases=("mixed_precision",))
-    """Arithmetic of matrix products: `bf16` by autocast with fp32 weights, or `fp32`; `auto`: bf16 on CUDA devices that
-    have it, else fp32."""
+    """Arithmetic of matrix products: `bf16` by autocast with fp32 weights, or `fp32`; `auto`: bf16 where the
+    device has it (and, on a CPU, the model is at least 128 wide), else fp32."""
 
     averaging: AveragingConfig = field(default_factory=AveragingConfig)
     """Weight averaging."""

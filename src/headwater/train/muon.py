@@ -39,16 +39,17 @@ DEFAULTS: dict[str, Any] = {
     "nesterov": True,
     "newton_schulz_steps": 5,
     "scale": "spectral",
+    "bf16": False,
 }
 
 
-def orthogonalise(stack: Tensor, steps: int) -> Tensor:
+def orthogonalise(stack: Tensor, steps: int, *, bf16: bool = False) -> Tensor:
     """Newton-Schulz on `[n, rows, columns]`; same shape and dtype back, singular values near 1.
 
-    Computed in bf16 on CUDA, whose tensor cores it is meant for, and in fp32 elsewhere.
+    The iteration forgives rounding, so bf16 serves as well as fp32 where the hardware has it (Jordan et al.).
     """
     a, b, c = NEWTON_SCHULZ
-    x = stack.to(torch.bfloat16 if stack.is_cuda else torch.float32)
+    x = stack.to(torch.bfloat16 if bf16 else torch.float32)
     tall = x.size(-2) > x.size(-1)
     if tall:
         x = x.mT
@@ -116,7 +117,8 @@ class MuonAdamW(torch.optim.Optimizer):
             alpha = -group["lr"] * update_scale(rows, columns, group["scale"])
             for start in range(0, len(indices), at_once):
                 part = indices[start : start + at_once]
-                updates = orthogonalise(torch.stack([directions[i] for i in part]), group["newton_schulz_steps"])
+                stack = torch.stack([directions[i] for i in part])
+                updates = orthogonalise(stack, group["newton_schulz_steps"], bf16=group["bf16"])
                 torch._foreach_add_([parameters[i] for i in part], list(updates.unbind()), alpha=alpha)
 
     def _adamw(self, group: dict[str, Any], parameters: list[Tensor]) -> None:

@@ -50,8 +50,11 @@ def adamw_lr(config: OptimizerConfig) -> float:
     return config.lr if config.muon_scale == "rms" else config.lr * SPECTRAL_ADAMW_RATIO
 
 
-def build_optimizer(config: OptimizerConfig, model: nn.Module) -> torch.optim.Optimizer:
-    """Groups: hidden matrices, embeddings and head, and everything with fewer than two dimensions (never decayed)."""
+def build_optimizer(config: OptimizerConfig, model: nn.Module, *, bf16: bool = False) -> torch.optim.Optimizer:
+    """Groups: hidden matrices, embeddings and head, and everything with fewer than two dimensions (never decayed).
+
+    `bf16`: let Muon orthogonalise in bf16 (the state stays as the parameters are).
+    """
     parameters, embeddings = named_parameters(model), embedding_names(model)
     matrices = [p for name, p in parameters.items() if p.ndim >= 2 and name not in embeddings]
     lookups = [p for name, p in parameters.items() if name in embeddings]
@@ -75,6 +78,7 @@ def build_optimizer(config: OptimizerConfig, model: nn.Module) -> torch.optim.Op
             "nesterov": config.nesterov,
             "newton_schulz_steps": config.newton_schulz_steps,
             "scale": config.muon_scale,
+            "bf16": bf16,
         }
         groups.insert(0, muon)
     groups = [group for group in groups if group["params"]]

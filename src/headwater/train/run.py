@@ -156,7 +156,7 @@ class _Run:
         self.plan = plan_run(config)
         self._check_lengths()
         self.device = devices.choose_device(config.device)
-        self.precision, precision_why = devices.choose_precision(config.precision, self.device)
+        self.precision, precision_why = devices.choose_precision(config.precision, self.device, self.model.hidden_size)
         self.micro_batch, micro_why = estimate.choose_micro_batch(
             parallel.micro_batch,
             self.model,

@@ -115,7 +115,7 @@ class TrainModule:
         self.micro_batch = micro_batch
         self._config = config
         self._parameters = named_parameters(self.model)
-        self.optimizer = build_optimizer(config.optimizer, self.model)
+        self.optimizer = build_optimizer(config.optimizer, self.model, bf16=precision == "bf16")
         self.averaging = build_averaging(config.averaging, self._parameters)
         blocks = list(self.model.model.layers.values())
         checkpoint_blocks(blocks, config.activation_checkpointing)
