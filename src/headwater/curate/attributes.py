@@ -58,7 +58,7 @@ REMOVED = pa.schema(
 )
 
 TEXTS = pa.schema([("row", pa.uint32()), ("text", pa.large_string())])
-ROW_GROUP = 4096
+ROW_GROUP, ROW_GROUP_BYTES = 4096, 8 << 20
 
 
 def clean_name(shard: str) -> str:
@@ -77,10 +77,9 @@ def texts_name(shard: str) -> str:
 class RowWriter:
     """Writes dictionaries as Parquet rows, in groups of bounded size."""
 
-    def __init__(self, path: Path, schema: pa.Schema, group_bytes: int = 8 << 20) -> None:
+    def __init__(self, path: Path, schema: pa.Schema, level: int = 3) -> None:
         self._schema = schema
-        self._group_bytes = group_bytes
-        self._writer = pq.ParquetWriter(path, schema, compression="zstd", compression_level=3, version="2.6")
+        self._writer = pq.ParquetWriter(path, schema, compression="zstd", compression_level=level, version="2.6")
         self._rows: list[tuple[Any, ...]] = []
         self._size = 0
 
@@ -88,7 +87,7 @@ class RowWriter:
         """One row, values in the order of the schema; `size` its bytes, where they matter."""
         self._rows.append(values)
         self._size += size
-        if len(self._rows) >= ROW_GROUP or self._size >= self._group_bytes:
+        if len(self._rows) >= ROW_GROUP or self._size >= ROW_GROUP_BYTES:
             self._flush()
 
     def _flush(self) -> None:

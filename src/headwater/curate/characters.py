@@ -43,9 +43,14 @@ def plain_characters(text: str) -> str:
     return _ODD.sub(lambda match: _PLAIN.get(match[0], ""), text) if _ODD.search(text) else text
 
 
+def has_wide(text: str) -> bool:
+    """Whether `fold_width` would change the text."""
+    return _WIDE.search(text) is not None
+
+
 def fold_width(text: str) -> str:
     """Full-width letters, digits and signs to ASCII: Ａ１％＝ to A1%=. Chinese punctuation stays."""
-    return _WIDE.sub(lambda match: chr(ord(match[0]) - 0xFEE0), text) if _WIDE.search(text) else text
+    return _WIDE.sub(lambda match: chr(ord(match[0]) - 0xFEE0), text)
 
 
 def full_width_punctuation(text: str) -> str:

@@ -14,7 +14,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headwater.core.units import count_units
-from headwater.curate.characters import fold_width, full_width_punctuation, plain_characters, tidy_code, tidy_lines
+from headwater.curate.characters import (
+    fold_width,
+    full_width_punctuation,
+    has_wide,
+    plain_characters,
+    tidy_code,
+    tidy_lines,
+)
 from headwater.curate.config import CleanConfig, CurateConfig, LanguageConfig
 from headwater.curate.language import CODE_LANGUAGES, UNKNOWN, has_letters, is_chinese, script_counts, shares_of_prose
 from headwater.curate.markdown import outside_code, prose, split_fences
@@ -112,8 +119,8 @@ def _prepared(text: str, config: CleanConfig, html: bool) -> list[str] | None:
             text = extract_page(text.encode()).text
             continue
         pieces = split_fences(text)
-        folded = [outside_code(piece, fold_width) for piece in pieces[::2]] if config.width else pieces[::2]
-        plain = [outside_code(piece, _without_markup) for piece in folded] if html else folded
+        folded = [_folded(piece) for piece in pieces[::2]] if config.width else pieces[::2]
+        plain = [_without_markup(piece) for piece in folded] if html else folded
         pieces[::2] = plain
         if plain == folded:
             return pieces
@@ -121,5 +128,11 @@ def _prepared(text: str, config: CleanConfig, html: bool) -> list[str] | None:
     return None
 
 
-def _without_markup(text: str) -> str:
-    return decode_entities(strip_tags(text) if "<" in text else text)
+def _folded(piece: str) -> str:
+    return outside_code(piece, fold_width) if has_wide(piece) else piece
+
+
+def _without_markup(piece: str) -> str:
+    if "<" not in piece and "&" not in piece:
+        return piece
+    return outside_code(piece, lambda part: decode_entities(strip_tags(part) if "<" in part else part))

@@ -47,7 +47,11 @@ def decide_shard(task: DecideTask) -> dict[str, Any]:
     keys = KeyCollector(task.config.dedup)
     rows = 0
     try:
-        with disk_errors(attributes), RowWriter(texts, TEXTS) as changed, RowWriter(attributes, CLEAN) as decided:
+        with (
+            disk_errors(attributes),
+            RowWriter(texts, TEXTS, level=1) as changed,
+            RowWriter(attributes, CLEAN) as decided,
+        ):
             for rows, document in enumerate(_documents(task.documents), start=1):
                 _decide(rows - 1, document, task.config, changed, decided, keys, dropped)
         task.out.finish(names[0], texts)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
-_FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})([^\n]*)$", re.MULTILINE)
+_FENCE = re.compile(r"(`{3,}|~{3,})([^\n]*)")
 _INLINE_CODE = re.compile(r"(`[^`\n]+`)")
 _CODE_OR_ADDRESS = re.compile(r"`[^`\n]+`|(?:https?|ftp)://[^\s<>\"'`)\u3000-\u9fff\uff00-\uffef]+")
 
@@ -19,18 +19,34 @@ def split_fences(text: str) -> list[str]:
         return [text]
     pieces: list[str] = []
     position, fence = 0, ""
-    for match in _FENCE.finditer(text):
+    for start, match in _fence_lines(text):
         mark, rest = match[1], match[2]
         if not fence:
             if mark[0] == "`" and "`" in rest:
                 continue  # ```code``` on one line is inline code
-            pieces.append(text[position : match.start()])
-            position, fence = match.start(), mark
+            pieces.append(text[position:start])
+            position, fence = start, mark
         elif mark.startswith(fence) and not rest.strip():
             pieces.append(text[position : match.end()])
             position, fence = match.end(), ""
     pieces.append(text[position:])
     return [*pieces, ""] if fence else pieces
+
+
+def _fence_lines(text: str) -> Iterator[tuple[int, re.Match[str]]]:
+    """Lines that could open or close a block: where they start, and their mark and what follows it."""
+    places = []
+    for mark in ("```", "~~~"):
+        place = text.find(mark)
+        while place >= 0:
+            places.append(place)
+            end = text.find("\n", place)
+            place = text.find(mark, end) if end >= 0 else -1
+    for place in sorted(places):
+        start = text.rfind("\n", 0, place) + 1
+        match = _FENCE.match(text, place)
+        if match is not None and not text[start:place].strip(" \t"):
+            yield start, match
 
 
 def outside_code(text: str, change: Callable[[str], str]) -> str:

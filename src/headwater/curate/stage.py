@@ -9,7 +9,7 @@ result is the same bytes with any number of workers, in one process or many.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -139,9 +139,12 @@ def build_curate(
 
 def document_shards(collected: Artifact) -> list[tuple[str, Path]]:
     """Name and path of each document shard in the stable order of source, path and position."""
-    names = collected.files("documents/")
-    names.sort(key=lambda name: collected.facts(name)["order"])
-    return [(Path(name).stem, collected.file(name)) for name in names]
+    return in_order(collected.path, {name: collected.facts(name) for name in collected.files("documents/")})
+
+
+def in_order(folder: Path, facts: Mapping[str, dict[str, Any]]) -> list[tuple[str, Path]]:
+    """Name and path of document shards, given their facts, in the stable order."""
+    return [(Path(name).stem, folder / name) for name in sorted(facts, key=lambda name: facts[name]["order"])]
 
 
 def decide_and_place(

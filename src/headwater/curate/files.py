@@ -1,0 +1,248 @@
+"""Curation straight on files: what `headwater curate INPUTS... --out DIR` does, without recipe or workspace.
+
+In: files and folders of any kind `collect` reads. Out, in DIR: `kept.jsonl.zst`, `removed.jsonl.zst`,
+`quarantine.jsonl` and `report.json`. A killed run goes on where it was.
+
+    summary = curate_files([Path("raw.jsonl")], Path("clean"), CurateConfig(language={"accepted": ["zh"]}))
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+import zstandard
+
+from headwater.core.artifacts import ArtifactStore, ArtifactWriter, fingerprint
+from headwater.core.config import identity
+from headwater.core.documents import read_documents
+from headwater.core.errors import InputError, UserError
+from headwater.core.executor import Executor, InlineExecutor
+from headwater.core.files import atomic_write, disk_errors, fsync_dir, fsync_file, temp_path
+from headwater.core.jsonl import parse_json, pretty_json
+from headwater.core.progress import SILENT, Reporter
+from headwater.core.shards import ShardFolder
+from headwater.core.stage import StageContext
+from headwater.curate.attributes import Texts, clean_name, exact_name, read_rows, texts_name
+from headwater.curate.collect import QUARANTINE
+from headwater.curate.config import CollectConfig, CurateConfig, SourceConfig
+from headwater.curate.consolidate import removed_rows
+from headwater.curate.identity import raw_inputs
+from headwater.curate.report import curation_report
+from headwater.curate.stage import REPORT, collect_into, decide_and_place, in_order
+
+KEPT, REMOVED = "kept.jsonl.zst", "removed.jsonl.zst"
+VERSION = 1
+_WORK = ".work"
+
+
+@dataclass(frozen=True, slots=True)
+class FileOptions:
+    """How input files are read and rows written back.
+
+    `rewrite_text` puts the cleaned text into the text field itself; otherwise every field stays as it was, and a text
+    that cleaning changed is in `clean_text` beside it.
+    """
+
+    kind: str = "auto"
+    text_field: str = "text"
+    id_field: str = "id"
+    lang: str = ""
+    domain: str = ""
+    rewrite_text: bool = False
+
+
+def curate_files(
+    inputs: Sequence[Path],
+    out: Path,
+    config: CurateConfig | None = None,
+    *,
+    options: FileOptions | None = None,
+    executor: Executor | None = None,
+    reporter: Reporter = SILENT,
+    overwrite: bool = False,
+) -> dict[str, Any]:
+    """Clean, filter by language and deduplicate files; returns the content of `report.json`.
+
+    `kept.jsonl.zst` has the rows that stay, in the order of path and position, every field unchanged, with `id` added
+    where a row has none and `clean_text` where cleaning changed the text; a document that is no row of its own (text,
+    web page) becomes one. `removed.jsonl.zst` has id, rule, version, score, kept_id, detail and path of the others.
+    `config.split` and `config.shard_bytes` play no part.
+
+    Raises InputError for inputs that are not there, UserError if `out` holds another result and not `overwrite`.
+    """
+    config, options = config or CurateConfig(), options or FileOptions()
+    collect = _collect_config(inputs, options)
+    key = fingerprint(
+        "curate-files",
+        VERSION,
+        [identity(collect), identity(config), options.rewrite_text],
+        {"raw": raw_inputs(collect)},
+    )
+    if (report := _finished(out, key, overwrite)) is not None:
+        return report
+    with disk_errors(out):
+        out.mkdir(parents=True, exist_ok=True)
+    work = out / _WORK
+    with ArtifactStore(work).writer("curate-files", key, version=VERSION, identity={}, inputs={}) as writer:
+        context = StageContext(work, executor or InlineExecutor(), reporter)
+        report = {"fingerprint": key, **_run(writer, collect, config, options, out, context)}
+        atomic_write(out / REPORT, pretty_json(report))
+    shutil.rmtree(work)
+    return report
+
+
+def _collect_config(inputs: Sequence[Path], options: FileOptions) -> CollectConfig:
+    if not inputs:
+        raise InputError("no input files", mend="name at least one file or folder")
+    places = [Path(os.path.abspath(path)) for path in inputs]
+    for path in places:
+        if not path.exists():
+            raise InputError("no such file or folder", where=str(path))
+    root = Path(os.path.commonpath([path.parent for path in places]))
+    source = SourceConfig(
+        name="input",
+        kind=options.kind,  # type: ignore[arg-type]  # checked by the section
+        paths=tuple(path.relative_to(root).as_posix() for path in places),
+        text_field=options.text_field,
+        id_field=options.id_field,
+        lang=options.lang,
+        domain=options.domain,
+        keep_rows=True,
+    )
+    return CollectConfig(root=str(root), sources=(source,))
+
+
+def _finished(out: Path, key: str, overwrite: bool) -> dict[str, Any] | None:
+    """The report of a finished run over the same input in the same way."""
+    found = [name for name in (KEPT, REMOVED, REPORT) if (out / name).exists()]
+    if len(found) == 3:
+        try:
+            report: dict[str, Any] = parse_json((out / REPORT).read_bytes())
+        except (OSError, ValueError):
+            report = {}
+        if isinstance(report, dict) and report.get("fingerprint") == key:
+            return report
+    if found and not overwrite:
+        raise UserError(
+            f"the folder holds another result ({', '.join(found)})",
+            where=str(out),
+            mend="choose another --out, or overwrite it with --force",
+        )
+    return None
+
+
+def _run(
+    writer: ArtifactWriter,
+    collect: CollectConfig,
+    config: CurateConfig,
+    options: FileOptions,
+    out: Path,
+    context: StageContext,
+) -> dict[str, Any]:
+    shards_out = ShardFolder(writer.dir)
+    done = shards_out.done(QUARANTINE)
+    counts = done["counts"] if done else collect_into(shards_out, collect, context)
+    documents = {name: shards_out.done(name) or {} for name in shards_out.shards() if name.startswith("documents/")}
+    shards = in_order(shards_out.dir, documents)
+    decided, placed = decide_and_place(config, shards, shards_out, context)
+    own_ids = _own_ids(shards_out, shards)
+    with _JsonlZst(out / KEPT) as kept, _JsonlZst(out / REMOVED) as removed:
+        for name, path in shards:
+            _write_shard(name, path, shards_out, options, own_ids, kept, removed)
+    shutil.copyfile(shards_out.dir / QUARANTINE, out / QUARANTINE)
+    return {**curation_report(decided, placed), "collected": counts}
+
+
+def _own_ids(folder: ShardFolder, shards: Sequence[tuple[str, Path]]) -> dict[str, Any]:
+    """Document id -> the row's own id, of the documents that duplicates were removed in favour of."""
+    wanted = {row["kept_id"] for name, _ in shards for row in read_rows(folder.dir / exact_name(name), ["kept_id"])}
+    found: dict[str, Any] = {}
+    if wanted:
+        for _, path in shards:
+            for row in read_rows(path, ["id", "meta"]):
+                if row["id"] in wanted:
+                    found[row["id"]] = orjson.loads(row["meta"]).get("row_id", row["id"])
+    return found
+
+
+class _JsonlZst:
+    """A JSON Lines file, compressed, that is there whole or not at all."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.temp = path, temp_path(path)
+
+    def __enter__(self) -> _JsonlZst:
+        self._file = open(self.temp, "wb")
+        self._stream = zstandard.ZstdCompressor(level=3).stream_writer(self._file, closefd=False)
+        return self
+
+    def write(self, line: bytes) -> None:
+        with disk_errors(self.path):
+            self._stream.write(line + b"\n")
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
+        try:
+            with disk_errors(self.path):
+                self._stream.close()
+                self._file.close()
+                if kind is None:
+                    fsync_file(self.temp)
+                    os.replace(self.temp, self.path)
+                    fsync_dir(self.path.parent)
+        finally:
+            self.temp.unlink(missing_ok=True)
+
+
+def _write_shard(
+    name: str,
+    path: Path,
+    folder: ShardFolder,
+    options: FileOptions,
+    own_ids: dict[str, Any],
+    kept: _JsonlZst,
+    removed: _JsonlZst,
+) -> None:
+    gone = _by_row(removed_rows(folder.dir / clean_name(name), folder.dir / exact_name(name)))
+    row, why = next(gone, (-1, {}))
+    texts = Texts(folder.dir / texts_name(name))
+    for number, document in enumerate(read_documents(path)):
+        own = document.meta.get("row_id", document.id)
+        if number == row:
+            kept_id = own_ids.get(why["kept_id"]) if why["kept_id"] else None
+            line = {"id": own, **{key: why[key] for key in ("rule", "version", "score", "detail")}, "kept_id": kept_id}
+            removed.write(orjson.dumps({**line, "path": document.meta["path"]}))
+            row, why = next(gone, (-1, {}))
+            continue
+        cleaned = texts.get(number, document.text)
+        if "row" in document.meta:
+            kept.write(_row(document.meta["row"], own, cleaned, document.text, options))
+        else:
+            fields = {"id": document.id, "text": cleaned, "path": document.meta["path"], "url": document.url}
+            extra = {key: document.meta[key] for key in ("title", "encoding") if document.meta.get(key)}
+            kept.write(orjson.dumps({**fields, **extra}))
+
+
+def _by_row(rows: Iterator[dict[str, Any]]) -> Iterator[tuple[int, dict[str, Any]]]:
+    for row in rows:
+        yield row["row"], row
+
+
+def _row(line: str, own: Any, cleaned: str, text: str, options: FileOptions) -> bytes:
+    """An input row as it is written back; its own bytes stay untouched unless a field of it must change."""
+    row = json.loads(line)
+    if cleaned == text and "id" in row:
+        return line.encode()
+    if options.rewrite_text or "clean_text" in row:
+        if cleaned != text:
+            row[options.text_field if options.rewrite_text else "clean_text"] = cleaned
+        return json.dumps({"id": own, **row}, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+    start = "{" if "id" in row else f'{{"id":{orjson.dumps(own).decode()},'
+    end = "}" if cleaned == text else f',"clean_text":{orjson.dumps(cleaned).decode()}}}'
+    return f"{start}{line[1:-1]}{end}".encode()
