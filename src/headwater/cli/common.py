@@ -48,6 +48,10 @@ Set = Annotated[
 ]
 
 
+class Stopped:
+    """A verb's answer when Ctrl-C was the way to end it: exit code 130, and nothing to go on with."""
+
+
 def make_reporter(*, quiet: bool = False) -> Reporter:
     """Speaks on stderr, so that stdout holds the result alone."""
     return Reporter(quiet=quiet)

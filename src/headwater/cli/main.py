@@ -18,8 +18,10 @@ from typing import Any
 import typer
 
 from headwater import __version__
-from headwater.cli.common import print_json
+from headwater.cli.common import Stopped, print_json
 from headwater.core.errors import HeadwaterError
+
+INTERRUPTED = 130
 
 app = typer.Typer(
     name="headwater",
@@ -70,10 +72,14 @@ def run_command(arguments: Sequence[str]) -> int:
     as_json, debug = "--json" in options, "--debug" in options
     try:
         result = app(args=list(arguments), prog_name="headwater", standalone_mode=False)
+        if result == INTERRUPTED:  # typer's answer to a KeyboardInterrupt
+            raise KeyboardInterrupt
+        if isinstance(result, Stopped):
+            return INTERRUPTED
         return result if isinstance(result, int) else 0
     except KeyboardInterrupt:
         error = _error("interrupted; what is finished is kept", "", "run the same command again to go on")
-        return _fail(error, 130, as_json)
+        return _fail(error, INTERRUPTED, as_json)
     except HeadwaterError as failure:
         if debug:
             traceback.print_exc()
@@ -93,7 +99,7 @@ def run_command(arguments: Sequence[str]) -> int:
         if hasattr(failure, "format_message"):  # click's usage errors, whose classes typer keeps to itself
             return _fail(_usage_error(failure), 2, as_json)
         if type(failure).__name__ == "Abort":
-            return _fail(_error("interrupted", "", "run the same command again"), 130, as_json)
+            return _fail(_error("interrupted", "", "run the same command again"), INTERRUPTED, as_json)
         if debug:
             traceback.print_exc()
         return _fail(_fault(failure), 1, as_json)

@@ -14,6 +14,7 @@ from headwater.cli.common import (
     ModelOrRecipe,
     Quiet,
     Set,
+    Stopped,
     Workspace,
     is_recipe,
     make_reporter,
@@ -43,7 +44,7 @@ def command(
     json_: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,
-) -> None:
+) -> Stopped | None:
     """Serve a model to OpenAI clients until Ctrl-C.
 
     `--set serve.max_concurrent=32` and the like change the other settings. With `--json` the object on stdout is
@@ -73,7 +74,8 @@ def command(
         serve(model, config, device=device, announce=_as_json if json_ else _as_text)
     except KeyboardInterrupt:
         sys.stderr.write("stopped\n")
-        raise typer.Exit(130) from None
+        return Stopped()
+    return None
 
 
 def _as_json(serving: Serving) -> None:

@@ -40,7 +40,7 @@ def status_text(facts: dict[str, Any]) -> str:
         note = f"  {stage['note']}" if stage["note"] else ""
         if stage["state"] == "done":
             note = f"  {stage['path']}" + (f"  {stage['note']}" if stage["note"] else "")
-        lines.append(f"  {stage['stage']:<10} {stage['state']:<8}{note}")
+        lines.append(f"  {stage['stage']:<10} {stage['state']:<8}{note}".rstrip())
     states = {stage["state"] for stage in facts["stages"]} - {"done"}
     lines += [f"  ({state}: {STATE_HELP[state]})" for state in STATE_HELP if state in states]
     next_step = "everything is up to date" if facts["up_to_date"] else f"next: headwater run {facts['recipe']}"
