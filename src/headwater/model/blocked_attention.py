@@ -166,10 +166,7 @@ def _backward(
     shape = (tiles.batch, tiles.groups, tiles.share, tiles.seq, tiles.head_dim)
     queries, grads = _by_head(q).view(shape), _by_head(grad).view(shape)
     keys, values = _by_head(k), _by_head(v)
-    grad_q = torch.empty_like(q, memory_format=torch.contiguous_format)
-    grad_q_by_head = grad_q.view(tiles.batch, tiles.seq, tiles.groups, tiles.share, tiles.head_dim).permute(
-        0, 2, 3, 1, 4
-    )
+    grad_q = q.new_empty(shape)
     # Keys and values collect from many tiles: in float32, or each addition would round to 8 bits.
     wide = torch.promote_types(q.dtype, torch.float32)
     grad_k = torch.zeros(keys.shape, dtype=wide, device=q.device)
@@ -195,12 +192,12 @@ def _backward(
             into_v += torch.bmm(p.transpose(1, 2), out_grad).view(into_v.shape)
             into_k = grad_k[rows, groups, first_key:end]
             into_k += torch.bmm(d_scores.transpose(1, 2), query).view(into_k.shape)
-            into_q = grad_q_by_head[rows, groups, :, start:end]
+            into_q = grad_q[rows, groups, :, start:end]
             into_q.copy_(torch.bmm(d_scores, key).view(into_q.shape))
     return (
-        grad_q,
-        grad_k.to(q.dtype).transpose(1, 2).contiguous(),
-        grad_v.to(q.dtype).transpose(1, 2).contiguous(),
+        grad_q.flatten(1, 2).transpose(1, 2),
+        grad_k.to(q.dtype).transpose(1, 2),
+        grad_v.to(q.dtype).transpose(1, 2),
     )
 
 
@@ -208,7 +205,7 @@ def _backward(
 def _(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, starts: Tensor | None, kept: list[Tensor]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    fresh = [torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v)]
+    fresh = [x.new_empty(x.transpose(1, 2).shape).transpose(1, 2) for x in (q, k, v)]
     return fresh[0], fresh[1], fresh[2]
 
 

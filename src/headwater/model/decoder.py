@@ -24,19 +24,8 @@ from headwater.model.attention import attend
 from headwater.model.cache import KVCache
 from headwater.model.config import ModelConfig
 from headwater.model.layout import BlockLayout
+from headwater.model.norm import RMSNorm
 from headwater.model.rope import Rotary, rotate
-
-
-class RMSNorm(nn.Module):
-    """x / sqrt(mean(x^2) + eps) * weight (arXiv 1910.07467), computed in float32 for narrower inputs."""
-
-    def __init__(self, size: int, eps: float) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(size))
-        self.eps = eps
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
 
 
 class Attention(nn.Module):

@@ -24,6 +24,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headwater.model.precision import product_dtype
+
 IGNORE = -100
 """Targets of this value are not predicted (padding, the first token of a document)."""
 
@@ -83,13 +85,8 @@ def cross_entropy(
     vocab = weight.shape[0] if vocab_size is None else vocab_size
     _check_targets(flat_targets, vocab)
     chunk = chunk or chunk_tokens(weight.shape[0], hidden.device)
-    total, nats, losses = _Fused.apply(flat, weight, flat_targets, vocab, z_loss, chunk, _product_dtype(hidden))
+    total, nats, losses = _Fused.apply(flat, weight, flat_targets, vocab, z_loss, chunk, product_dtype(hidden))
     return CrossEntropy(total, nats, (flat_targets != IGNORE).sum(), losses.view(targets.shape) if per_token else None)
-
-
-def _product_dtype(hidden: Tensor) -> torch.dtype:
-    device = hidden.device.type
-    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
 
 
 def _check_targets(targets: Tensor, vocab: int) -> None:
