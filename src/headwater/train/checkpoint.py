@@ -191,15 +191,12 @@ class CheckpointStore:
         atomic_write(self.folder / POINTER, canonical_json({"newest_first": present}))
 
     def _retain(self) -> None:
-        """Delete all but the last `keep` and the permanent ones."""
-        kept = 0
-        for ref in list_checkpoints(self.folder):
+        """Delete all but the last `keep` and, of the others, the permanent ones."""
+        for ref in list_checkpoints(self.folder)[self._keep :]:
             with suppress(CorruptArtifactError):
                 if ref.manifest().get("permanent"):
                     continue
-            kept += 1
-            if kept > self._keep:
-                self._discard(ref.path)
+            self._discard(ref.path)
 
     def _discard(self, path: Path) -> None:
         """Take a checkpoint away at once, then delete it: a kill in between leaves no half checkpoint."""
