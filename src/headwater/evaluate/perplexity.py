@@ -79,8 +79,11 @@ class Slice:
         return {name: getattr(self, name) for name in VALUES}
 
     def as_json(self) -> dict[str, Any]:
+        """Sums and ratios, the latter to six decimals."""
         sums = ("kind", "name", "documents", "tokens", "units", "whitespace_words", "bytes")
-        return {**{name: getattr(self, name) for name in sums}, "nats": self.nats, **self.values()}
+        numbers = {"nats": self.nats, **self.values()}
+        rounded = {name: None if value is None else round(value, 6) for name, value in numbers.items()}
+        return {**{name: getattr(self, name) for name in sums}, **rounded}
 
 
 VALUES = ("bits_per_byte", "token_perplexity", "word_perplexity", "whitespace_word_perplexity", "byte_perplexity")

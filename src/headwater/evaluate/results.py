@@ -6,7 +6,8 @@
      "protocol": {..., "fingerprint"},
      "rows": [{"name", "kind", "description", "slices": [{"kind", "name", "bits_per_byte", ...}], "details"}],
      "comparison": [{"name", "role", "bits_per_byte", "model_bits_per_byte", "ratio", "beaten", "sentence"}],
-     "samples": [{"prompt", "text", "domain", "tokens", "temperature", "seed"}]}
+     "samples": [{"prompt", "text", "domain", "tokens", "finish", "temperature", "seed"}],
+     "notes": ["what could not be had, and why"]}
 
 The first row is the model; a slice's `kind` is overall, domain or language, the first being overall.
 """
@@ -74,12 +75,16 @@ def rows_of_xz(results: dict[str, XzResult]) -> list[Row]:
                 "name": domain or "all",
                 "bytes": result.text_bytes,
                 "compressed_bytes": getattr(result, attribute + "_bytes"),
-                "bits_per_byte": getattr(result, attribute),
+                "bits_per_byte": _rounded(getattr(result, attribute)),
             }
             for domain, result in sorted(results.items())
         )
         rows.append(Row(name, kind, text, slices))  # type: ignore[arg-type]
     return rows
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 6)
 
 
 def compare(rows: list[Row]) -> list[dict[str, Any]]:
@@ -96,7 +101,7 @@ def compare(rows: list[Row]) -> list[dict[str, Any]]:
                 "role": row.kind,
                 "bits_per_byte": theirs,
                 "model_bits_per_byte": ours,
-                "ratio": ours / theirs,
+                "ratio": round(ours / theirs, 6),
                 "beaten": beaten,
                 "sentence": f"{ours:.3f} against {theirs:.3f} bits per byte: {'beaten' if beaten else 'not beaten'}",
             }
@@ -132,6 +137,7 @@ class EvaluationResult:
     protocol: dict[str, Any]
     rows: tuple[Row, ...]
     samples: tuple[dict[str, Any], ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def comparison(self) -> list[dict[str, Any]]:
@@ -146,6 +152,7 @@ class EvaluationResult:
             "rows": [row.as_json() for row in self.rows],
             "comparison": self.comparison,
             "samples": list(self.samples),
+            "notes": list(self.notes),
         }
 
     def json_bytes(self) -> bytes:
@@ -163,6 +170,7 @@ class EvaluationResult:
             names = [piece["name"] for piece in self.rows[0].slices if piece["kind"] == kind]
             if names:
                 parts += [f"## {title} (bits per byte)", _slice_table(self.rows, kind, names)]
+        parts += list(self.notes)
         parts += ["## Protocol", _protocol(self.protocol)]
         if self.samples:
             parts += ["## Generated text", *map(_sample, self.samples)]

@@ -6,23 +6,63 @@ stream, used = training_stream(dataset, most_tokens=30_000_000)
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headwater.core.errors import CorruptArtifactError, InputError
 from headwater.dataset import DomainStream, TokenDataset
-from headwater.evaluate.heldout import HeldOut, HeldOutDocument, Text, TextTokenizer, measured
+from headwater.dataset.dataset import INDEX
+from headwater.evaluate.config import EvaluateConfig
+from headwater.evaluate.heldout import HeldOut, HeldOutDocument, Text, from_texts, measured
+from headwater.tokenizer import Tokenizer
+from headwater.tokenizer.inputs import read_inputs
 
 
-class LosslessTokenizer(TextTokenizer, Protocol):
-    def decode(self, ids: list[int], skip_special: bool = True) -> str: ...
+def is_dataset(path: Path | str) -> bool:
+    """Whether a path is a packed dataset."""
+    return (Path(path) / INDEX).is_file()
+
+
+def held_out_of(data: Path | str | Sequence[Path | str], tokenizer: Tokenizer, config: EvaluateConfig) -> HeldOut:
+    """Held-out text from one packed dataset, or from corpus folders, Parquet, JSON Lines and text files.
+
+    `config.split` is taken of a dataset or corpus. Raises InputError for a path that does not exist, a row that cannot
+    be read (with its line), or no text at all.
+    """
+    paths = [data] if isinstance(data, Path | str) else list(data)
+    if len(paths) == 1 and is_dataset(paths[0]):
+        dataset = TokenDataset.open(paths[0])
+        return held_out_of_dataset(dataset, tokenizer, config.split, max_tokens=config.max_tokens)
+    documents = read_inputs([Path(path) for path in paths], split=config.split)
+    texts = (Text(item.id, item.text, item.domain, item.lang) for item in documents)
+    source = ", ".join(str(path) for path in paths[:4]) + (f" and {len(paths) - 4} more" if len(paths) > 4 else "")
+    held_out = from_texts(texts, tokenizer, source=source)
+    if config.max_tokens is not None:
+        held_out = _front_documents(held_out, config.max_tokens)
+    if not held_out.documents:
+        raise InputError("there is no text to score", where=source)
+    return held_out
+
+
+def _front_documents(held_out: HeldOut, max_tokens: int) -> HeldOut:
+    taken: dict[str, int] = {}
+    kept = []
+    for document in held_out.documents:
+        if taken.get(document.domain, 0) < max_tokens:
+            taken[document.domain] = taken.get(document.domain, 0) + len(document.tokens)
+            kept.append(document)
+    beyond = len(held_out.documents) - len(kept)
+    left_out = held_out.left_out | ({"beyond max_tokens": beyond} if beyond else {})
+    return replace(held_out, documents=tuple(kept), left_out=left_out)
 
 
 def held_out_of_dataset(
-    dataset: TokenDataset, tokenizer: LosslessTokenizer, split: str, *, max_tokens: int | None = None
+    dataset: TokenDataset, tokenizer: Tokenizer, split: str, *, max_tokens: int | None = None
 ) -> HeldOut:
     """Every document of a split, or each domain's first documents, until they hold `max_tokens` tokens or more.
 
