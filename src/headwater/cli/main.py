@@ -46,14 +46,31 @@ WHOLE, RECIPES, STAGES = "The whole way", "Recipes", "One stage: on a recipe, or
 
 def _register() -> None:
     """Verbs in the order of `headwater --help`. Their modules import a part only when the verb is called."""
-    from headwater.cli import export, generate, init, lineage, plan, recipe, run, serve, status, tokenize, trace, train
+    from headwater.cli import (
+        curate,
+        evaluate,
+        export,
+        generate,
+        init,
+        lineage,
+        plan,
+        recipe,
+        run,
+        serve,
+        status,
+        tokenize,
+        trace,
+        train,
+    )
 
     app.command("run", rich_help_panel=WHOLE)(run.command)
     app.command("status", rich_help_panel=WHOLE)(status.command)
     app.command("lineage", rich_help_panel=WHOLE)(lineage.command)
+    app.command("curate", rich_help_panel=STAGES)(curate.command)
     app.command("tokenize", rich_help_panel=STAGES)(tokenize.command)
     app.command("train", rich_help_panel=STAGES)(train.command)
     app.command("trace", rich_help_panel=STAGES)(trace.command)
+    app.command("eval", rich_help_panel=STAGES)(evaluate.command)
     app.command("export", rich_help_panel=STAGES)(export.command)
     app.command("generate", rich_help_panel=STAGES)(generate.command)
     app.command("serve", rich_help_panel=STAGES)(serve.command)

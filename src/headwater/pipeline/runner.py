@@ -20,6 +20,7 @@ from headwater.core.progress import Reporter
 from headwater.core.recipe import Loaded, RecipeProblems
 from headwater.core.stage import StageContext
 from headwater.pipeline.checks import missing_to_run
+from headwater.pipeline.report import update_report
 from headwater.pipeline.resolve import Resolved, Resolver, run_path
 from headwater.pipeline.schema import Recipe, load
 from headwater.pipeline.stages import BY_NAME, STAGES, Stage, find_stage
@@ -120,6 +121,8 @@ def run(
         results = tuple(walk.visit(stage, only) for stage in STAGES if stage.name in wanted)
     finally:
         walk.close()
+    if any(result.action != "up_to_date" for result in results):
+        update_report(loaded.config, walk.known)
     results = tuple(result for result in results if only is None or result.stage == only)
     return RunResult(loaded.source, folder, results, time.monotonic() - started, walk.known)
 

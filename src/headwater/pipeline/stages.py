@@ -93,8 +93,8 @@ STAGES: tuple[Stage, ...] = (
         "evaluate",
         ("evaluate",),
         1,
-        "headwater.evaluate.build:build",
-        ("train", "dataset", "curate"),
+        "headwater.evaluate.stage:build",
+        ("train", "dataset"),
     ),
     Stage(
         "export", "write a Hugging Face folder", "export", ("export",), 1, "headwater.pipeline.export:build", ("train",)

@@ -67,7 +67,7 @@ def evaluation_lines(evaluation: dict[str, Any]) -> list[str]:
             if number and (row is not rows[0] or piece["kind"] != "domain"):
                 continue
             name = row["name"] if not number else f"  {piece['name']}"
-            perplexity = piece.get("perplexity_token", piece.get("perplexity"))
+            perplexity = piece.get("token_perplexity")
             shown = f"{perplexity:>11.2f}" if isinstance(perplexity, int | float) else f"{'':>11}"
             verdict = _verdict(evaluation, row) if not number else ""
             lines.append(f"  {name:<34} {piece['bits_per_byte']:>10.3f} {shown}{verdict}")
@@ -89,4 +89,5 @@ def _verdict(evaluation: dict[str, Any], row: dict[str, Any]) -> str:
 
 def _indented(sample: dict[str, Any]) -> str:
     text = f"[{sample['prompt']}]{sample['text']}" if sample["prompt"] else sample["text"]
-    return "\n".join(f"  | {line}" for line in text.splitlines()[:14])
+    shown = "".join(letter if letter.isprintable() or letter in "\n\t" else "\ufffd" for letter in text)
+    return "\n".join(f"  | {line}" for line in shown.splitlines()[:14])

@@ -36,7 +36,7 @@ def trace(
     if (step is None) == (document is None):
         raise UserError("say what to trace", mend="give one of --step N and --document ID")
     record, status = run.record, run.status()
-    opened = _dataset(run, dataset)
+    opened = dataset_of_run(run, dataset)
     split = opened.split("train")
     order = StepOrder(split.sizes, seed=int(record["seed"]), segments=run.ledger().step_segments())
     facts = {"run": run.run_id, "dataset": str(opened.path), "steps": status.steps, "done": status.step}
@@ -48,7 +48,21 @@ def trace(
     return {**facts, "documents": [found.as_json() for found in trace_document(split, order, document, status.steps)]}
 
 
-def _dataset(run: RunFolder, given: Path | None) -> TokenDataset:
+def dataset_of_model(path: Path) -> Path:
+    """The dataset a run, or the run a checkpoint belongs to, was trained on. Raises InputError if `path` is neither, or
+    the dataset is not in the workspace around it."""
+    for folder in (path, path.resolve().parent.parent):
+        if (folder / "run.json").is_file():
+            return dataset_of_run(RunFolder(folder), None).path
+    raise InputError(
+        "this model does not say what it was trained on",
+        where=str(path),
+        mend="name the text to score it on, after the model",
+    )
+
+
+def dataset_of_run(run: RunFolder, given: Path | None) -> TokenDataset:
+    """A run's dataset: `given`, if it is the right one, or that of the workspace around it. Raises InputError."""
     from headwater.dataset.dataset import TokenDataset
 
     wanted = str(run.record.get("dataset", ""))

@@ -1,0 +1,104 @@
+"""`headwater curate`: clean, filter and deduplicate, by a recipe or straight on files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from headwater.cli.common import (
+    Debug,
+    Json,
+    Quiet,
+    Set,
+    Workspace,
+    default_recipe,
+    finish,
+    make_reporter,
+    one_recipe,
+    refuse,
+    require_out,
+    stage_lines,
+)
+
+
+def command(
+    targets: Annotated[
+        list[Path],
+        typer.Argument(
+            help="A recipe; or raw text: JSON Lines, Parquet, text, Markdown, HTML, WARC, WET files or folders.",
+            show_default=False,
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="Files: folder for kept, removed, quarantine and report.", show_default=False),
+    ] = None,
+    kind: Annotated[str, typer.Option(help="Files: what they are; auto looks at each.")] = "auto",
+    text_field: Annotated[str, typer.Option(help="Files: field of a row that holds the text.")] = "text",
+    id_field: Annotated[str, typer.Option(help="Files: field with a row's own id.")] = "id",
+    lang: Annotated[str, typer.Option(help="Files: language of all, such as zh.", show_default=False)] = "",
+    domain: Annotated[str, typer.Option(help="Files: domain of all, such as web.", show_default=False)] = "",
+    rewrite_text: Annotated[
+        bool, typer.Option("--rewrite-text", help="Files: put the cleaned text in place of the text.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Files: overwrite another result in --out.")] = False,
+    workspace: Workspace = None,
+    set_: Set = None,
+    json_: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Clean text, keep the wanted languages, remove duplicates, and say why each document went.
+
+    On files, `--set curate.language.accepted=[zh]` and the like change the settings.
+    """
+    reporter = make_reporter(quiet=quiet)
+    recipe = one_recipe(targets)
+    if recipe is not None:
+        from headwater.pipeline.runner import run
+
+        refuse("--out", out is not None, "goes with files; a recipe's results go into its workspace")
+        result = run(recipe, workspace=workspace, until="curate", overrides=set_ or (), reporter=reporter)
+        finish(result.to_json(), stage_lines(result), as_json=json_)
+        return
+
+    from headwater.core.executor import make_executor
+    from headwater.curate import FileOptions, curate_files
+
+    refuse("--workspace", workspace is not None, "goes with a recipe; files go into --out")
+    folder = require_out(out, "the result")
+    settings = default_recipe(set_)
+    options = FileOptions(
+        kind=kind, text_field=text_field, id_field=id_field, lang=lang, domain=domain, rewrite_text=rewrite_text
+    )
+    small = sum(path.stat().st_size for path in targets if path.is_file()) < SMALL_BYTES and not any(
+        path.is_dir() for path in targets
+    )
+    executor = make_executor("inline" if small else settings.executor.kind, settings.executor.workers)
+    try:
+        report = curate_files(
+            targets, folder, settings.curate, options=options, executor=executor, reporter=reporter, overwrite=force
+        )
+    finally:
+        executor.close()
+    finish({"out": str(folder), **report}, _lines(folder, report), as_json=json_)
+
+
+SMALL_BYTES = 4 << 20
+"""Input below this is done in this process: starting workers would take longer."""
+
+
+def _lines(folder: Path, report: dict[str, Any]) -> str:
+    lines = [f"{'':<28} {'documents':>12} {'bytes':>16} {'units':>14}", _row("came in", report["in"])]
+    lines += [_row(f"dropped: {rule}", lost) for rule, lost in sorted(report["dropped"].items())]
+    lines.append(_row("kept", report["out"]))
+    quarantined = report["collected"]["quarantined"]
+    if quarantined:
+        lines.append(f"{quarantined:,} records could not be read: {folder / 'quarantine.jsonl'}")
+    return "\n".join([*lines, f"kept      {folder / 'kept.jsonl.zst'}", f"removed   {folder / 'removed.jsonl.zst'}"])
+
+
+def _row(name: str, counts: dict[str, int]) -> str:
+    return f"{name:<28} {counts['documents']:>12,} {counts['bytes']:>16,} {counts['units']:>14,}"
