@@ -1,0 +1,136 @@
+"""From raw text to a model that is evaluated and exported, once, by one recipe; and what stands in its report."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from headwater.core.progress import SILENT
+from headwater.pipeline.runner import RunResult, run
+from headwater.pipeline.schema import load
+from headwater.pipeline.status import lineage_of, status
+from headwater.pipeline.summary import summary, summary_text
+from headwater.pipeline.tracing import trace
+from headwater.train.run_folder import RunFolder
+from tests.pipeline.conftest import RECIPE, make_corpus
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, RunResult]:
+    """A recipe, its workspace, and the result of running it."""
+    folder = tmp_path_factory.mktemp("whole")
+    make_corpus(folder / "corpus")
+    recipe = folder / "small.yaml"
+    recipe.write_text(RECIPE.format(root=folder / "corpus"))
+    return recipe, folder / "w", run(recipe, workspace=folder / "w", reporter=SILENT)
+
+
+Whole = tuple[Path, Path, RunResult]
+
+
+def test_every_stage_is_built_and_the_result_says_where_it_lies(whole: Whole) -> None:
+    _, workspace, result = whole
+    names = ["collect", "curate", "tokenizer", "dataset", "train", "evaluate", "export"]
+    assert [stage.stage for stage in result.stages] == names
+    assert all(stage.action == "built" for stage in result.stages)
+    assert all(stage.path.is_dir() for stage in result.stages)
+    assert result.run_folder.parent == workspace / "runs"
+    assert result.run_folder.name.startswith("small-")
+    assert (result.export_folder / "model.safetensors").is_file()
+    assert json.loads((result.export_folder / "config.json").read_text())["vocab_size"] == 640
+    json.dumps(result.to_json())
+
+
+def test_the_summary_sets_the_model_beside_its_baselines(whole: Whole) -> None:
+    facts = summary(whole[2])
+    names = [row["name"] for row in facts["evaluation"]["rows"]]
+    assert names[0] == "model"
+    assert {"unigram", "5-gram"} <= set(names)
+    assert sum(name.startswith("xz -9e") for name in names) == 2
+    text = summary_text({**whole[2].to_json(), "summary": facts})
+    for word in (
+        "bits/byte",
+        "perplexity",
+        "unigram",
+        "5-gram",
+        "xz -9e",
+        "a sample",
+        "report.html",
+        "headwater serve",
+    ):
+        assert word in text
+    assert "beaten" in text.lower()
+
+
+def test_the_report_has_curves_tables_samples_and_lineage_in_one_file(whole: Whole) -> None:
+    page = (whole[2].run_folder / "report.html").read_text("utf-8")
+    for word in ("held-out bits per byte", "Curation", "came in", "Dataset", "Lineage", "5-gram", "<svg"):
+        assert word in page
+    assert "http://" not in page.replace("http://www.w3.org", "")
+    assert "https://" not in page
+
+
+def test_running_again_does_nothing_and_imports_no_torch(whole: Whole) -> None:
+    recipe, workspace, _ = whole
+    code = (
+        "import sys\nfrom headwater.cli.main import run_command\n"
+        f"code = run_command(['run', {str(recipe)!r}, '--workspace', {str(workspace)!r}, '--json'])\n"
+        "heavy = ('torch', 'transformers', 'pyarrow', 'sentencepiece', 'tokenizers', 'fastapi')\n"
+        "print([name for name in heavy if name in sys.modules], file=sys.stderr)\nsys.exit(code)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["up_to_date"] is True
+    assert done.stderr.splitlines()[-1] == "[]"
+
+
+def test_status_is_done_and_turns_stale_with_the_reason(whole: Whole) -> None:
+    recipe, workspace, _ = whole
+    assert status(load(recipe), workspace)["up_to_date"] is True
+    facts = status(load(recipe, ["train.optimizer.lr=0.01", "export.dtype=float16"]), workspace)
+    states = {stage["stage"]: (stage["state"], stage["note"]) for stage in facts["stages"]}
+    assert states["dataset"][0] == "done"
+    assert states["train"] == ("stale", "train.optimizer.lr: 0.0003 -> 0.01")
+    assert states["evaluate"][0] == states["export"][0] == "stale"
+    assert states["export"][1] == "export.dtype: float32 -> float16"
+
+
+def test_lineage_of_the_export_passes_the_checkpoint_and_ends_at_raw_content(whole: Whole) -> None:
+    _, workspace, result = whole
+    tree = lineage_of(str(result.export_folder), workspace)
+    assert tree["stage"] == "export"
+    checkpoint = tree["inputs"]["checkpoint"]
+    assert checkpoint["kind"] == "checkpoint"
+    assert checkpoint["checkpoint"] == "step-00000006"
+    assert checkpoint["inputs"]["dataset"]["fingerprint"] == result.path("dataset").name
+    assert checkpoint["inputs"]["tokenizer"]["fingerprint"] == result.path("tokenizer").name
+    run_tree = lineage_of(result.run_folder.name, workspace)
+    assert run_tree["inputs"] == checkpoint["inputs"]
+    assert lineage_of(str(result.run_folder / "checkpoints" / "step-00000006"), workspace) == run_tree
+
+
+def test_every_document_a_step_read_is_named_and_found_again(whole: Whole) -> None:
+    opened = RunFolder.open(whole[2].run_folder)
+    step = trace(opened, step=6)
+    assert len(step["samples"]) == 4
+    for part in step["samples"][0]["documents"]:
+        found = trace(opened, document=part["id"])["documents"][0]
+        assert any(reading["step"] == 6 for reading in found["readings"])
+
+
+def test_the_runs_recipe_loads_as_the_same_recipe(whole: Whole) -> None:
+    recipe, _, result = whole
+    assert load(result.run_folder / "recipe.yaml").config == load(recipe).config
+
+
+def test_another_name_finds_the_same_run_and_another_seed_does_not(whole: Whole) -> None:
+    recipe, workspace, result = whole
+    renamed = run(recipe, workspace=workspace, until="train", overrides=["name=other"], reporter=SILENT)
+    assert renamed.up_to_date
+    assert renamed.run_folder == result.run_folder
+    states = {stage["stage"]: stage for stage in status(load(recipe, ["seed=1"]), workspace)["stages"]}
+    assert states["train"]["note"] == "seed: 0 -> 1"
