@@ -19,6 +19,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from headwater.curate.dedup.compare import Measure, score_pairs, span_arrays
+from headwater.curate.dedup.kernels import small
 from headwater.curate.dedup.minhash import minhash_keys_of
 from headwater.curate.dedup.runs import Buckets, RunStore
 from headwater.curate.dedup.settings import MEASURES, VERSION, DedupSettings
@@ -167,7 +168,7 @@ class DocumentDedup:
                 for starts, members in (chunk for band in bands for chunk in band):
                     out = np.empty(members.size, np.uint64)
                     limit = len(graph.alive) if name in ("exact", "short") else self.settings.representatives
-                    found, left = propose(
+                    found, left = small(propose, members.size)(
                         starts, members, graph.alive, self._frozen, tested[measure], near, MAX_DISTANCE, limit, out
                     )
                     counts["pairs_left_out"] += left

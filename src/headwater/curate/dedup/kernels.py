@@ -20,6 +20,9 @@ from numba import njit
 from numba.core.caching import IndexDataCacheFile
 
 
+SMALL = 512
+
+
 @cache
 def _stamp() -> tuple[tuple[str, int, int], ...]:
     """Name, time and size of every source file of this package."""
@@ -38,6 +41,8 @@ def kernel(function: Callable[..., Any]) -> Any:
     return compiled
 
 
-def inlined(function: Callable[..., Any]) -> Any:
-    """A small helper that becomes part of each kernel that calls it."""
-    return njit(nogil=True, inline="always")(function)
+def small(function: Any, size: int) -> Any:
+    """The kernel, or for small work the plain function it was made of: compiling takes longer than doing it. For
+    kernels without wrapping arithmetic only."""
+    return function if size > SMALL else function.py_func
+

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from headwater.core.errors import UserError
 from headwater.core.files import disk_errors
-from headwater.curate.dedup.kernels import kernel
+from headwater.curate.dedup.kernels import SMALL, kernel
 from headwater.curate.dedup.tokens import Bytes, Offsets
 
 MOST_DOCUMENTS = (1 << 32) - 1
@@ -133,8 +133,13 @@ class Spool:
         classes = np.concatenate([*self._classes, np.empty(0, np.uint8)])
         offsets = self._map("id-offsets").view(np.int64)
         ids = self._map("ids")
-        order = sort_ids(ids, offsets, classes)
-        self._break_ties(order, ids, offsets, classes)
+        if classes.size <= SMALL:
+            names = [ids[offsets[row] : offsets[row + 1]].tobytes() for row in range(classes.size)]
+            keys = [(kind, name, self._hash(row), row) for row, (kind, name) in enumerate(zip(classes, names, strict=True))]
+            order = np.array([key[-1] for key in sorted(keys)], np.int64)
+        else:
+            order = sort_ids(ids, offsets, classes)
+            self._break_ties(order, ids, offsets, classes)
         number = np.empty(order.size, np.uint32)
         number[order] = np.arange(order.size, dtype=np.uint32)
         return number, order.astype(np.uint32)
@@ -153,9 +158,11 @@ class Spool:
             while end + 1 < twins.size and twins[end + 1] == twins[end] + 1:
                 end += 1
             first, last = int(twins[at]), int(twins[end]) + 2
-            rows = sorted(order[first:last].tolist(), key=lambda row: (xxhash.xxh3_128_digest(self.text(row)), row))
-            order[first:last] = rows
+            order[first:last] = sorted(order[first:last].tolist(), key=lambda row: (self._hash(row), row))
             at = end + 1
+
+    def _hash(self, row: int) -> bytes:
+        return xxhash.xxh3_128_digest(self.text(row))
 
     def text(self, row: int) -> bytes:
         return self.data[self.offsets[row] : self.offsets[row + 1]].tobytes()

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headwater.curate.dedup.kernels import kernel
+from headwater.curate.dedup.kernels import kernel, small
 
 HALF = np.uint64(32)
 LOW = np.uint64(0xFFFFFFFF)
@@ -114,7 +114,7 @@ class Graph:
         self.edges = edges[order]
         self.scores = np.concatenate([self.scores, scores.astype(np.float32)])[order]
         self.rules = np.concatenate([self.rules, np.full(pairs.size, rule, np.uint8)])[order]
-        settle(self.edges, self.alive)
+        small(settle, self.edges.size)(self.edges, self.alive)
 
     def removals(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32], NDArray[np.uint8]]:
         """(removed, kept, score, rule) of every document that goes, ascending; kept is the first that stays among

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from headwater.core.units import APOSTROPHE, DIGIT, HAN, HANGUL, JOINER, LATIN, LETTER, MARK, POINT, SPACE
 from headwater.curate.dedup.folding import CLASS_SHIFT, POINT_MASK, fold_table
-from headwater.curate.dedup.kernels import inlined, kernel
+from headwater.curate.dedup.kernels import kernel
 
 Bytes = NDArray[np.uint8]
 Hashes = NDArray[np.uint64]
@@ -32,7 +32,7 @@ _POINT = np.uint32(POINT_MASK)
 _REPLACEMENT = 0xFFFD
 
 
-@inlined
+@kernel
 def mix(value: Any) -> Any:
     """Spread all bits of a uint64 over all bits: the finaliser of MurmurHash3."""
     value ^= value >> _SHIFT

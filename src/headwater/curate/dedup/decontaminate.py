@@ -1,0 +1,176 @@
+"""Decontamination of files: rows that hold a benchmark's question go, and name the item.
+
+    report = decontaminate_files([Path("web.jsonl.zst")], Path("out"), benchmarks=[Path("gsm8k_test.jsonl")])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from headwater.core.errors import InputError
+from headwater.core.files import atomic_write
+from headwater.core.jsonl import pretty_json
+from headwater.core.progress import SILENT, Reporter
+from headwater.curate.dedup.benchmarks import BenchmarkIndex, Item, question_of, require_items
+from headwater.curate.dedup.files import BATCH_BYTES, BATCH_ROWS, LISTED_BAD, refuse_overwriting
+from headwater.curate.dedup.rows import (
+    KEPT,
+    QUARANTINE,
+    REMOVED,
+    REPORT,
+    Fields,
+    Row,
+    RowSource,
+    RowWriter,
+    find_files,
+    quarantine_bytes,
+)
+from headwater.curate.dedup.settings import VERSION, DecontaminateSettings
+
+LISTED_ITEMS = 32
+_ID_FIELDS = ("id", "task_id", "example_id", "question_id", "ind")
+
+
+def read_items(files: Sequence[Path], settings: DecontaminateSettings) -> tuple[list[Item], dict[str, int]]:
+    """Questions of benchmark files, and how many rows had none; an item is named FILE:ID, or FILE:#LINE without an id.
+
+    Raises InputError for a file in which no row has a question.
+    """
+    items: list[Item] = []
+    lacking: dict[str, int] = {}
+    for path in files:
+        source = RowSource(path, Fields(), text_needed=False)
+        before = len(items)
+        for row in source.rows():
+            question = question_of(row.value, settings.fields)
+            if question is None:
+                lacking[str(path)] = lacking.get(str(path), 0) + 1
+                continue
+            known = next((row.value[name] for name in _ID_FIELDS if isinstance(row.value.get(name), str | int)), None)
+            items.append(Item(f"{path.name}:{known if known is not None else f'#{row.line}'}", question))
+        if len(items) == before:
+            raise InputError(
+                "no row of this benchmark has a question", where=str(path), mend="name the field that holds it (--field)"
+            )
+    return items, lacking
+
+
+def decontaminate_files(
+    inputs: Sequence[Path | str],
+    out: Path | str,
+    *,
+    benchmarks: Sequence[Path | str],
+    settings: DecontaminateSettings | None = None,
+    reporter: Reporter = SILENT,
+) -> dict[str, Any]:
+    """Remove rows that hold questions of `benchmarks`; writes as `dedup_files` does and returns the report.
+
+    Memory: about 50 bytes for each n-gram of the benchmarks, and one batch of the corpus.
+    """
+    settings, out = settings or DecontaminateSettings(), Path(out)
+    files, benchmark_files = find_files([Path(path) for path in inputs]), find_files([Path(path) for path in benchmarks])
+    refuse_overwriting([*files, *benchmark_files], out)
+    items, lacking = read_items(benchmark_files, settings)
+    index = BenchmarkIndex(items, settings)
+    require_items(index, [str(path) for path in benchmark_files])
+    out.mkdir(parents=True, exist_ok=True)
+    counts = {"documents": 0, "kept": 0, "removed": 0}
+    bytes_ = {"documents": 0, "kept": 0}
+    found: dict[str, int] = {}
+    sources = [RowSource(path, Fields(settings.text_field, settings.id_field)) for path in files]
+    with RowWriter(out / KEPT) as kept, RowWriter(out / REMOVED) as removed:
+        with reporter.progress("look for questions", unit="rows") as bar:
+            for source in sources:
+                for rows in _batches(source):
+                    marked = set(_scan(index, rows).tolist())
+                    for number, row in enumerate(rows):
+                        evidence = _evidence(index, source, row) if number in marked else None
+                        counts["documents"] += 1
+                        bytes_["documents"] += len(row.text)
+                        if evidence is None:
+                            counts["kept"] += 1
+                            bytes_["kept"] += len(row.text)
+                            kept.write(row.data)
+                            continue
+                        counts["removed"] += 1
+                        name = evidence["kept_id"].partition(":")[0]
+                        found[name] = found.get(name, 0) + 1
+                        removed.write_object(evidence)
+                    bar.advance(len(rows))
+        bad = [row for source in sources for row in source.bad]
+        report = {
+            "verb": "decontaminate",
+            "version": VERSION,
+            "settings": settings.to_json(),
+            "inputs": [str(path) for path in files],
+            "benchmarks": [str(path) for path in benchmark_files],
+            "items": {
+                "indexed": len(index.items),
+                "too_short": len(index.too_short),
+                "without_question": sum(lacking.values()),
+            },
+            "rows": {"read": sum(source.read for source in sources), "unusable": len(bad), **counts},
+            "bytes": bytes_,
+            "removed_by_benchmark": dict(sorted(found.items())),
+            "unusable_examples": [
+                {"file": row.file, "line": row.line, "reason": row.reason, "detail": row.detail}
+                for row in bad[:LISTED_BAD]
+            ],
+        }
+        kept.commit()
+        removed.commit()
+    if bad:
+        atomic_write(out / QUARANTINE, quarantine_bytes(bad))
+    else:
+        (out / QUARANTINE).unlink(missing_ok=True)
+    atomic_write(out / REPORT, pretty_json(report))
+    return report
+
+
+def _batches(source: RowSource) -> Iterator[list[Row]]:
+    rows: list[Row] = []
+    size = 0
+    for row in source.rows():
+        rows.append(row)
+        size += len(row.data)
+        if size >= BATCH_BYTES or len(rows) >= BATCH_ROWS:
+            yield rows
+            rows, size = [], 0
+    if rows:
+        yield rows
+
+
+def _scan(index: BenchmarkIndex, rows: Sequence[Row]) -> Any:
+    offsets = np.zeros(len(rows) + 1, np.int64)
+    np.cumsum([len(row.text) for row in rows], out=offsets[1:])
+    data = np.frombuffer(bytearray(b"".join([row.text for row in rows])), np.uint8)
+    return index.scan(data, offsets)
+
+
+def _evidence(index: BenchmarkIndex, source: RowSource, row: Row) -> dict[str, Any] | None:
+    """The row of removed.jsonl, or None if the document holds no item after all."""
+    matches = index.find(row.text.decode("utf-8", "surrogatepass"))
+    if not matches:
+        return None
+    best = matches[0]
+    return {
+        "id": row.id,
+        "action": "remove",
+        "rule": "decontaminate",
+        "version": VERSION,
+        "score": best.score,
+        "kept_id": best.item.name,
+        "kept_in": "benchmarks",
+        "spans": [list(best.span)],
+        "items": [
+            {"item": match.item.name, "score": match.score, "span": list(match.span)}
+            for match in matches[:LISTED_ITEMS]
+        ],
+        "items_total": len(matches),
+        "file": str(source.path),
+        "line": row.line,
+    }

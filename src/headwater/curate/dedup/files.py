@@ -1,0 +1,373 @@
+"""Deduplication of files: rows in, `kept.jsonl.zst`, `removed.jsonl.zst` and `report.json` out.
+
+Kept rows are the input's bytes, in the input's order; rows whose text was cut by `ngram` differ in that field alone.
+Removed rows say id, rule, version, score, kept_id and spans. All three files appear at the end, or not at all.
+
+    report = dedup_files([Path("web.jsonl.zst")], Path("out"), against=[Path("corpus")])
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headwater.core.errors import InputError
+from headwater.core.files import atomic_write
+from headwater.core.jsonl import pretty_json
+from headwater.core.progress import SILENT, Reporter
+from headwater.curate.dedup.engine import Batch, Decisions, DocumentDedup, domain_class
+from headwater.curate.dedup.passages import PassageDedup, Passages
+from headwater.curate.dedup.rows import (
+    KEPT,
+    QUARANTINE,
+    REMOVED,
+    REPORT,
+    BadRow,
+    Fields,
+    RowSource,
+    RowWriter,
+    dump,
+    find_files,
+    quarantine_bytes,
+)
+from headwater.curate.dedup.settings import VERSION, DedupSettings
+from headwater.curate.dedup.spool import Spool
+from headwater.curate.readers.jsonl import parse_object
+
+BATCH_BYTES = 8 << 20
+BATCH_ROWS = 8192
+UNCUT_DOMAINS = ("code",)
+"""Cutting a passage out of a program breaks it: its documents go whole or stay."""
+
+LISTED_BAD = 20
+
+
+@dataclass
+class _Inputs:
+    """What was read: files, and for each row its group (domain, language) and place."""
+
+    sources: list[RowSource]
+    against: list[RowSource]
+    first_rows: list[int] = field(default_factory=list)
+    groups: dict[tuple[str, str], int] = field(default_factory=dict)
+    group_of: list[NDArray[np.uint16]] = field(default_factory=list)
+    lines: list[NDArray[np.uint32]] = field(default_factory=list)
+
+    @property
+    def bad(self) -> list[BadRow]:
+        return [bad for source in (*self.sources, *self.against) for bad in source.bad]
+
+
+def dedup_files(
+    inputs: Sequence[Path | str],
+    out: Path | str,
+    *,
+    against: Sequence[Path | str] = (),
+    settings: DedupSettings | None = None,
+    reporter: Reporter = SILENT,
+) -> dict[str, Any]:
+    """Deduplicate rows of JSON Lines or Parquet files and folders; returns what `report.json` holds.
+
+    Rows of `against` are compared with, and never removed. Raises InputError for paths that cannot be read and for an
+    `out` that is among the inputs, UserError for settings, DiskSpaceError when the disk is full. Temporary files of
+    about the size of the texts lie in `out` while it runs.
+    """
+    settings, out = settings or DedupSettings(), Path(out)
+    fields = Fields(settings.text_field, settings.id_field, settings.domain_field)
+    files, others = find_files([Path(path) for path in inputs]), find_files([Path(path) for path in against])
+    refuse_overwriting([*files, *others], out)
+    out.mkdir(parents=True, exist_ok=True)
+    read = _Inputs([RowSource(path, fields) for path in files], [RowSource(path, fields) for path in others])
+    with tempfile.TemporaryDirectory(prefix=".tmp-dedup-", dir=out) as place, Spool(Path(place)) as spool:
+        engine = DocumentDedup(settings, Path(place), spool, frozen_classes=1)
+        try:
+            with reporter.progress("read and hash", unit="rows") as bar:
+                for batch in _batches(read, settings):
+                    engine.add_all([batch])
+                    bar.advance(len(batch.texts))
+            decisions, row_of = engine.decide()
+            reporter.info(f"{decisions.removed.size:,} of {row_of.size:,} documents are duplicates")
+            passages = _passages(settings, Path(place), spool, decisions, row_of, read)
+            return _write(out, settings, read, spool, engine, decisions, passages, reporter)
+        finally:
+            engine.close()
+
+
+def refuse_overwriting(files: Sequence[Path], out: Path) -> None:
+    """Raises InputError if a file that is read would be replaced."""
+    for path in files:
+        if path.resolve() in {(out / name).resolve() for name in (KEPT, REMOVED, REPORT, QUARANTINE)}:
+            raise InputError("this input would be replaced by the output", where=str(path), mend="give another --out")
+
+
+def _batches(read: _Inputs, settings: DedupSettings) -> Iterator[Batch]:
+    """Rows of `against` first, then of the inputs, a few megabytes at a time."""
+    total = 0
+    for frozen, sources in ((True, read.against), (False, read.sources)):
+        texts: list[bytes] = []
+        ids: list[bytes] = []
+        classes: list[int] = []
+        size = 0
+        for source in sources:
+            read.first_rows.append(total)
+            groups: list[int] = []
+            lines: list[int] = []
+            for row in source.rows():
+                total += 1
+                texts.append(row.text)
+                ids.append(row.id.encode("utf-8", "surrogatepass"))
+                classes.append(0 if frozen else domain_class(row.domain, settings.priority))
+                groups.append(read.groups.setdefault((row.domain, row.lang), min(len(read.groups), 0xFFFF)))
+                lines.append(row.line)
+                size += len(row.text)
+                if size >= BATCH_BYTES or len(texts) >= BATCH_ROWS:
+                    yield Batch(texts, ids, classes)
+                    texts, ids, classes, size = [], [], [], 0
+            read.group_of.append(np.array(groups, np.uint16))
+            read.lines.append(np.array(lines, np.uint32))
+        if texts:
+            yield Batch(texts, ids, classes)
+    read.first_rows.append(total)
+
+
+def _passages(
+    settings: DedupSettings,
+    place: Path,
+    spool: Spool,
+    decisions: Decisions,
+    row_of: NDArray[np.uint32],
+    read: _Inputs,
+) -> Passages | None:
+    if "ngram" not in settings.methods or not row_of.size:
+        return None
+    by_row = np.ones(row_of.size, np.uint8)
+    by_row[decisions.removed] = 0
+    frozen = read.first_rows[len(read.against)]
+    return PassageDedup(settings, place, spool, row_of, by_row[row_of], frozen).run()
+
+
+class _Evidence:
+    """Rows of removed.jsonl, made in the order of rows."""
+
+    def __init__(self, read: _Inputs, spool: Spool) -> None:
+        self.read, self.spool = read, spool
+        self.frozen = read.first_rows[len(read.against)]
+        self.lines = np.concatenate([*read.lines, np.empty(0, np.uint32)])
+        self.files = [str(source.path) for source in (*read.against, *read.sources)]
+
+    def row(
+        self, action: str, rule: str, row: int, kept: int, score: float, spans: list[Any], total: int
+    ) -> dict[str, Any]:
+        name, kept_name = self.spool.ids(np.array([row, kept]))
+        file = int(np.searchsorted(self.read.first_rows, row, side="right")) - 1
+        return {
+            "id": name,
+            "action": action,
+            "rule": rule,
+            "version": VERSION,
+            "score": score,
+            "kept_id": kept_name,
+            "kept_in": "against" if kept < self.frozen else "inputs",
+            "spans": spans,
+            "spans_total": total,
+            "file": self.files[file],
+            "line": int(self.lines[row]),
+        }
+
+
+def _write(
+    out: Path,
+    settings: DedupSettings,
+    read: _Inputs,
+    spool: Spool,
+    engine: DocumentDedup,
+    decisions: Decisions,
+    passages: Passages | None,
+    reporter: Reporter,
+) -> dict[str, Any]:
+    evidence = _Evidence(read, spool)
+    cuts = _Cuts(settings, passages, evidence, read) if passages is not None else None
+    rules: dict[str, list[int]] = {}
+    gone = np.zeros(spool.documents, np.uint8)
+    with RowWriter(out / KEPT) as kept, RowWriter(out / REMOVED) as removed:
+        for removal in engine.evidence(decisions):
+            gone[removal.row] = 1
+            _count(rules, removal.rule, spool, removal.row)
+            removed.write_object(
+                evidence.row(
+                    "remove", removal.rule, removal.row, removal.kept_row, removal.score, [*removal.spans],
+                    removal.spans_total,
+                )
+            )  # fmt: skip
+        if cuts is not None:
+            for row, value in cuts.evidence():
+                removed.write_object(value)
+                if value["action"] == "remove":
+                    gone[row] = 1
+                    _count(rules, value["rule"], spool, row)
+        row = evidence.frozen
+        with reporter.progress("write", total=spool.documents - row, unit="rows") as bar:
+            for source in read.sources:
+                for _, data in source.again():
+                    if not gone[row]:
+                        kept.write(cuts.apply(row, data, settings.text_field) if cuts is not None else data)
+                    row += 1
+                    bar.advance(1)
+        report = _report(settings, read, spool, decisions, gone, rules, cuts)
+        kept.commit()
+        removed.commit()
+    if read.bad:
+        atomic_write(out / QUARANTINE, quarantine_bytes(read.bad))
+    else:
+        (out / QUARANTINE).unlink(missing_ok=True)
+    atomic_write(out / REPORT, pretty_json(report))
+    return report
+
+
+def _count(rules: dict[str, list[int]], rule: str, spool: Spool, row: int) -> None:
+    count = rules.setdefault(rule, [0, 0])
+    count[0] += 1
+    count[1] += int(spool.offsets[row + 1] - spool.offsets[row])
+
+
+class _Cuts:
+    """What `ngram` found, as evidence and as changed texts."""
+
+    def __init__(self, settings: DedupSettings, passages: Passages, evidence: _Evidence, read: _Inputs) -> None:
+        self.settings, self.passages, self._evidence = settings, passages, evidence
+        self.cutting = settings.passages == "cut"
+        groups = np.concatenate([*read.group_of, np.empty(0, np.uint16)])
+        uncut = [number for (domain, _), number in read.groups.items() if domain in UNCUT_DOMAINS]
+        self._uncut = np.isin(groups, uncut)
+        self._whole = dict(zip(passages.whole.tolist(), passages.shares.tolist(), strict=True))
+        self._by_row: dict[int, slice] = {}
+        borders = np.flatnonzero(np.diff(passages.rows, prepend=-1, append=-1)) if passages.rows.size else np.array([0])
+        for begin, end in zip(borders[:-1].tolist(), borders[1:].tolist(), strict=True):
+            self._by_row[int(passages.rows[begin])] = slice(begin, end)
+        self.counts = {"passages": 0, "documents": 0, "bytes": 0}
+
+    def evidence(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        """(row, row of evidence), one for each document that goes and one for each passage of the others."""
+        found, spool = self.passages, self._evidence.spool
+        for row in sorted(self._by_row):
+            part = self._by_row[row]
+            spans = self._characters(row, part)
+            if row in self._whole:
+                share = self._whole[row]
+                kept = int(np.bincount(found.kept_rows[part]).argmax())
+                listed = [span for span, other in zip(spans, found.kept_rows[part], strict=True) if other == kept]
+                most = self.settings.spans
+                action = "remove" if self.cutting else "report"
+                yield row, self._evidence.row(
+                    action, "ngram-document", row, kept, round(share, 4), listed[:most], len(listed)
+                )
+                continue
+            action = "cut" if self.cutting and not self._uncut[row] else "report"
+            self.counts["documents"] += 1
+            for index, span in zip(range(part.start, part.stop), spans, strict=True):
+                rule = "ngram-repeat" if found.adjacent[index] else "ngram-passage"
+                self.counts["passages"] += 1
+                self.counts["bytes"] += int(found.ends[index] - found.starts[index])
+                yield row, self._evidence.row(action, rule, row, int(found.kept_rows[index]), 1.0, [span], 1)
+        spool.release()
+
+    def _characters(self, row: int, part: slice) -> list[list[int]]:
+        """Spans in characters."""
+        found, spool = self.passages, self._evidence.spool
+        texts: dict[int, bytes] = {row: spool.text(row)}
+        spans = []
+        for index in range(part.start, part.stop):
+            other = int(found.kept_rows[index])
+            if other not in texts:
+                texts = {row: texts[row], other: spool.text(other)}
+            spans.append(
+                [
+                    *(_characters(texts[row], int(at[index])) for at in (found.starts, found.ends)),
+                    *(_characters(texts[other], int(at[index])) for at in (found.kept_starts, found.kept_ends)),
+                ]
+            )
+        return spans
+
+    def apply(self, row: int, data: bytes, text_field: str) -> bytes:
+        """The row without its cut passages; the same bytes if there are none."""
+        part = self._by_row.get(row)
+        if part is None or not self.cutting or self._uncut[row]:
+            return data
+        value = parse_object(data)
+        text = value[text_field].encode("utf-8", "surrogatepass")
+        pieces, at = [], 0
+        for index in range(part.start, part.stop):
+            pieces.append(text[at : int(self.passages.starts[index])])
+            at = int(self.passages.ends[index])
+        value[text_field] = b"".join([*pieces, text[at:]]).decode("utf-8", "surrogatepass")
+        return dump(value)
+
+
+def _characters(text: bytes, at: int) -> int:
+    return len(text[:at].decode("utf-8", "surrogatepass"))
+
+
+def _report(
+    settings: DedupSettings,
+    read: _Inputs,
+    spool: Spool,
+    decisions: Decisions,
+    gone: NDArray[np.uint8],
+    rules: dict[str, list[int]],
+    cuts: _Cuts | None,
+) -> dict[str, Any]:
+    frozen = read.first_rows[len(read.against)]
+    sizes = np.diff(spool.offsets)
+    groups = np.concatenate([*read.group_of, np.empty(0, np.uint16)])[frozen:]
+    kept = gone[frozen:] == 0
+    by_group = []
+    for (domain, lang), number in sorted(read.groups.items()):
+        mine = groups == number
+        if mine.any():
+            by_group.append(
+                {
+                    "domain": domain,
+                    "lang": lang,
+                    "documents_in": int(mine.sum()),
+                    "documents_kept": int((mine & kept).sum()),
+                    "bytes_in": int(sizes[frozen:][mine].sum()),
+                    "bytes_kept": int(sizes[frozen:][mine & kept].sum()),
+                }
+            )
+    bad = read.bad
+    cut_bytes = cuts.counts["bytes"] if cuts is not None and cuts.cutting else 0
+    return {
+        "verb": "dedup",
+        "version": VERSION,
+        "settings": settings.to_json(),
+        "inputs": [str(source.path) for source in read.sources],
+        "against": [str(source.path) for source in read.against],
+        "rows": {
+            "read": sum(source.read for source in read.sources),
+            "unusable": sum(len(source.bad) for source in read.sources),
+            "documents": int(kept.size),
+            "kept": int(kept.sum()),
+            "removed": int(kept.size - kept.sum()),
+            "against": frozen,
+        },
+        "bytes": {
+            "documents": int(sizes[frozen:].sum()),
+            "kept_documents": int(sizes[frozen:][kept].sum()),
+            "cut_from_kept": cut_bytes,
+        },
+        "removed_by_rule": {
+            rule: {"documents": count, "bytes": size} for rule, (count, size) in sorted(rules.items())
+        },
+        "passages": cuts.counts if cuts is not None else None,
+        "groups": by_group,
+        "comparisons": decisions.counts,
+        "unusable_examples": [
+            {"file": row.file, "line": row.line, "reason": row.reason, "detail": row.detail} for row in bad[:LISTED_BAD]
+        ],
+    }
