@@ -18,6 +18,7 @@ from headwater.core.errors import InputError, UserError
 if TYPE_CHECKING:
     from headwater.plan import ClusterSpec, Found, Layout, ModelSpec, Plan, TrainSpec
 
+
 def command(
     target: Annotated[str, typer.Argument(help="A recipe, a Hugging Face config.json or its folder; or `diff`.")],
     others: Annotated[
@@ -91,7 +92,7 @@ def command(
     result: dict[str, Any] = dict(plan.data)
     pieces = [full(plan)]
     if own is not None and not as_is:
-        pieces.append(_own(plan, make_plan(model, work, machines, own)))
+        pieces.append(_own(plan, model, work, machines, own))
     reasons = explain(plan, second) if why or report else None
     if why and reasons is not None:
         result["why"] = reasons
@@ -118,7 +119,13 @@ def _runner_up(model: ModelSpec, work: TrainSpec, machines: ClusterSpec, found: 
     return None
 
 
-def _own(plan: Plan, own: Plan) -> str:
+def _own(plan: Plan, model: ModelSpec, work: TrainSpec, machines: ClusterSpec, layout: Layout) -> str:
+    from headwater.plan import make_plan
+
+    try:
+        own = make_plan(model, work, machines, layout)
+    except InputError as error:
+        return f"  the recipe's own layout ({layout.describe()}) is not for this cluster: {error.what}"
     ratio = own.data["days"]["p50"] / plan.data["days"]["p50"]
     held = own.data["memory"]
     fits = "" if held["fits"] else ", and it does not fit"
@@ -212,7 +219,9 @@ def specifications(
             raise UserError("--set changes a recipe, and none is given", where="--set", mend="leave out --set")
         missing = [name for name, value in (("--tokens", tokens), ("--seq", seq), ("--batch", batch)) if value is None]
         if missing:
-            raise UserError(f"{', '.join(missing)} not given", where=target, mend="a model configuration says none of them")
+            raise UserError(
+                f"{', '.join(missing)} not given", where=target, mend="a model configuration says none of them"
+            )
         model, work = ModelSpec.from_file(path), {"tokens": 1.0, "seq": 1, "global_batch": 1, "precision": "bf16"}
     if cluster is None:
         raise UserError("no cluster is named", where="--cluster", mend="for example --cluster a100-80gb:8x512")
@@ -229,9 +238,7 @@ def specifications(
     return model, TrainSpec(stack=stack, **work), machines, layout
 
 
-def _from_recipe(
-    path: Path, overrides: Any, stack: str
-) -> tuple[ModelSpec, dict[str, Any], str | None, Layout | None]:
+def _from_recipe(path: Path, overrides: Any, stack: str) -> tuple[ModelSpec, dict[str, Any], str | None, Layout | None]:
     from headwater.pipeline.schema import load
     from headwater.plan import Layout, ModelSpec
 

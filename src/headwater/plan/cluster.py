@@ -117,7 +117,12 @@ def from_config(raw: Mapping[str, Any], where: str = "cluster") -> ClusterSpec:
     for key in ("storage_bandwidth", "storage_node_bandwidth"):
         if raw.get(key) is not None:
             known[key] = bandwidth(raw[key], f"{where}.{key}")
-    for key, limit in (("restart_minutes", 1e5), ("price_per_gpu_hour", 1e4), ("pue", 5.0), ("host_watts_per_gpu", 1e4)):
+    for key, limit in (
+        ("restart_minutes", 1e5),
+        ("price_per_gpu_hour", 1e4),
+        ("pue", 5.0),
+        ("host_watts_per_gpu", 1e4),
+    ):
         if raw.get(key) is not None:
             known[key] = positive(raw[key], f"{where}.{key}", limit=limit)
     if raw.get("gpu_mtbf_hours") is not None:

@@ -20,9 +20,7 @@ def group_bandwidth(ranks: Array, inside: Array, intra: Array, nic: Array, c: Co
     return np.where(ranks <= inside, local, np.minimum(local, rails))
 
 
-def ring(
-    message: Array, ranks: Array, bandwidth: Array, passes: float, c: Coefficients, calls: Array = 1.0
-) -> Array:
+def ring(message: Array, ranks: Array, bandwidth: Array, passes: float, c: Coefficients, calls: Array = 1.0) -> Array:
     """Seconds of `calls` ring collectives that together move `passes` times (q-1)/q of `message` bytes.
 
     `passes` is 2 for all-reduce, 1 for reduce-scatter and all-gather. All-reduce goes over to trees when latency

@@ -18,7 +18,11 @@ from .counts import attention_span
 # Output tiles tried, and their rate relative to the largest: a small tile reads more per FLOP. Assumed from CUTLASS
 # profiles; the fitted wave exponent and depth absorb what is off.
 NEW_UNITS = 6e14  # FLOP/s of 16-bit peak beyond which a part has warp-group matrix units (Hopper and later)
-KERNELS = (24.0, 12.0, 6.0)  # memory-bound kernels of a forward layer: eager, fused by hand, compiled; counted in traces
+KERNELS = (
+    24.0,
+    12.0,
+    6.0,
+)  # memory-bound kernels of a forward layer: eager, fused by hand, compiled; counted in traces
 TILES = ((128.0, 256.0, 1.0), (128.0, 128.0, 0.92), (64.0, 64.0, 0.62))
 
 

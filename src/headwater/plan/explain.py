@@ -1,6 +1,6 @@
 """Why a plan is as it is, what a change would do, and how two plans differ.
 
-    what_if(plan, "nic_per_node=400Gbps->100Gbps|gpu=h100|nodes=+8")
+what_if(plan, "nic_per_node=400Gbps->100Gbps|gpu=h100|nodes=+8")
 """
 
 from __future__ import annotations
@@ -54,7 +54,10 @@ def _knobs(plan: Plan) -> list[tuple[str, Change]]:
         ("network x 2", (m, t, replace(c, nic_per_gpu=2 * c.nic_per_gpu), x)),
         ("network / 2", (m, t, replace(c, nic_per_gpu=c.nic_per_gpu / 2), x)),
         ("NVLink x 2", (m, t, replace(c, gpu=replace(gpu, intra_bandwidth=2 * gpu.intra_bandwidth)), x)),
-        ("memory bandwidth x 1.5", (m, t, replace(c, gpu=replace(gpu, memory_bandwidth=1.5 * gpu.memory_bandwidth)), x)),
+        (
+            "memory bandwidth x 1.5",
+            (m, t, replace(c, gpu=replace(gpu, memory_bandwidth=1.5 * gpu.memory_bandwidth)), x),
+        ),
         ("global batch x 2", (m, replace(t, global_batch=2 * t.global_batch), c, x)),
     ]
     if x.recompute > 0 or x.recompute_light:
@@ -90,7 +93,12 @@ def why(plan: Plan, runner_up: Plan | None = None) -> dict[str, Any]:
     out: dict[str, Any] = {
         "time_binds": order[0],
         "time_order": [
-            {"component": name, "label": LABELS[name], "seconds": step["components"][name], "share": step["shares"][name]}
+            {
+                "component": name,
+                "label": LABELS[name],
+                "seconds": step["components"][name],
+                "share": step["shares"][name],
+            }
             for name in order
         ],
         "memory_binds": held["binds"],

@@ -1,6 +1,6 @@
 """A plan as something that starts: a recipe's `parallel` section, Megatron-LM flags, a torchtitan configuration.
 
-    recipe_section(plan)            # {"parallel": {...}, "train": {"activation_checkpointing": "none"}}
+recipe_section(plan)            # {"parallel": {...}, "train": {"activation_checkpointing": "none"}}
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ def recipe_section(plan: Plan) -> dict[str, Any]:
     """The sections of a Headwater recipe that say how to lay the run out; InputError where our trainer lacks a part."""
     reason = plan.data["runnable"]["reason"]
     if reason:
-        raise InputError(f"not runnable by this trainer: {reason}", where="recipe", mend="export megatron flags instead")
+        raise InputError(
+            f"not runnable by this trainer: {reason}", where="recipe", mend="export megatron flags instead"
+        )
     x = plan.layout
     if 0.0 < x.recompute < 1.0:
         raise InputError(

@@ -77,7 +77,12 @@ def _stage(x: Cases, layers: Array, index: Array, is_first: Array, is_last: Arra
     share = np.where(x.experts > 0, 1.0 - x.dense_layers / x.layers, 0.0)
     sparse_layers = np.where(is_first & ~is_last, np.maximum(layers - x.dense_layers, 0.0), layers)
     sparse_layers = np.where(is_first & is_last, layers * share, np.minimum(sparse_layers, x.layers - x.dense_layers))
-    experts = np.where(x.experts > 0, sparse_layers, 0.0) * ffn_parameters(x, x.expert_ffn) * x.experts / np.where(x.ep > 1, x.ep, x.tp)
+    experts = (
+        np.where(x.experts > 0, sparse_layers, 0.0)
+        * ffn_parameters(x, x.expert_ffn)
+        * x.experts
+        / np.where(x.ep > 1, x.ep, x.tp)
+    )
     usual = layers * share * ffn_parameters(x, x.expert_ffn) * x.experts / np.where(x.ep > 1, x.ep, x.tp)
     others = layers * layer_parameters_local(x) - usual + tables * table
     held = others + experts
@@ -139,4 +144,3 @@ def memory(x: Cases) -> Memory:
     reserved = allocated + loose * (parts["activations"] + parts["logits"])
     device = reserved + CONTEXT_BYTES + groups * COMMUNICATOR_BYTES
     return Memory(parts, allocated, reserved, device, stages)
-

@@ -95,7 +95,9 @@ class ModelSpec:
         for key, value in values.items():
             name = ALIASES.get(key, key)
             if name not in known:
-                raise InputError(f"unknown model field {key!r}", where="model", mend=f"known: {', '.join(sorted(known))}")
+                raise InputError(
+                    f"unknown model field {key!r}", where="model", mend=f"known: {', '.join(sorted(known))}"
+                )
             if value is not None:
                 named[name] = value
         missing = [name for name in ("layers", "hidden", "heads", "vocab") if name not in named]

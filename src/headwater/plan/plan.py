@@ -27,7 +27,7 @@ from .intervals import features, half_width
 from .memory import COMPONENTS as MEMORY_COMPONENTS
 from .memory import FITS_SHARE, Memory, memory
 from .model_spec import ModelSpec
-from .money import cost
+from .money import USUAL_MFU, cost, rule_of_thumb
 from .reliability import Reliability, reliability
 from .scaling import advice as scaling_advice
 from .step import COMPONENTS, StepTime, step_time
@@ -215,9 +215,7 @@ def _days(seconds: float, train: TrainSpec, kept: float) -> float:
     return train.steps * seconds * (1.0 + ramp) / max(kept, 1e-9) / (1.0 - train.evaluation_share) / 86400.0
 
 
-def _run(
-    model: ModelSpec, train: TrainSpec, cluster: ClusterSpec, seconds: float, width: float
-) -> dict[str, Any]:
+def _run(model: ModelSpec, train: TrainSpec, cluster: ClusterSpec, seconds: float, width: float) -> dict[str, Any]:
     low, middle, high = cluster.gpu_mtbf_hours
     worst, usual, best = (reliability(cluster, model.parameters, hours) for hours in (low, middle, high))
     days = {
@@ -233,6 +231,10 @@ def _run(
         "storage": _storage(model, train, cluster, usual, days["p50"]),
         "cost": {
             **money,
+            "rule_of_thumb": {
+                **asdict(rule_of_thumb(cluster, model.active_parameters, train.tokens)),
+                "what": f"6 N D at {USUAL_MFU[0]:.0%} of the peak ({USUAL_MFU[1]:.0%} since Hopper), whatever the layout",
+            },
             "rented": "GPU-hours x price per GPU-hour",
             "all_in": f"rented x {cluster.all_in[0]:g} to {cluster.all_in[1]:g}: network, storage, staff, failed runs",
             "price_per_gpu_hour": cluster.price_per_gpu_hour,

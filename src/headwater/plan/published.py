@@ -12,14 +12,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from headwater.core.errors import InputError
 
 from . import counts
-from .cases import Schedule, stack as stack_cases
+from .cases import Schedule
+from .cases import stack as stack_cases
 from .hardware import Accelerator, accelerator
 from .stacks import Stack, raw, stack
 
@@ -102,7 +102,9 @@ def source_facts(row: Row, part: Accelerator) -> tuple[Stack, float, dict[str, f
     if known is None:
         zero3 = row["zero_stage"].startswith("3")
         unfused = short == "v100" or (precision == "fp16" and row["recompute"] == "full")
-        name = "megatron-2021" if unfused else "fsdp-compiled" if zero3 else "xla" if short == "tpu" else "megatron-2023"
+        name = (
+            "megatron-2021" if unfused else "fsdp-compiled" if zero3 else "xla" if short == "tpu" else "megatron-2023"
+        )
         known = {"stack": name}
     name = known["stack"]
     if "nic_gbs" in known:
@@ -194,7 +196,7 @@ def _model(row: Row, siblings: Sequence[Row], assumed: list[str]) -> dict[str, f
         "ffn": ffn or 0.0,
         "vocab": vocab,
         "gated": gated,
-        "tied": float(gated == 0 or "tie embeddings" in row["notes"] and (number(row["params_b"]) or 9) < 4),
+        "tied": float(gated == 0 or ("tie embeddings" in row["notes"] and (number(row["params_b"]) or 9) < 4)),
         "experts": experts,
         "topk": number(row["moe_topk"]) or 0.0,
         "expert_ffn": expert_ffn,
@@ -312,7 +314,9 @@ def _variants(row: Row, base: dict[str, float], assumed: list[str]) -> Iterable[
     micro = number(row["micro_batch"])
     if micro is not None and row["family"] == "torchtitan" and base["pp"] > 1:
         # The source's local batch is split into one micro-batch a stage and more; the count is not published.
-        options = [float(b) for b in MICRO_BATCHES if b <= micro and micro % b == 0 and micro / b >= base["pp"]] or [1.0]
+        options = [float(b) for b in MICRO_BATCHES if b <= micro and micro % b == 0 and micro / b >= base["pp"]] or [
+            1.0
+        ]
         assumed.append("micro_batch searched")
     elif micro is not None:
         options = [micro]
@@ -354,9 +358,12 @@ def measured_throughput(row: Row, variant: dict[str, float]) -> float | None:
     if seconds:
         return variant["global_batch"] * variant["seq"] / seconds / gpus
     x = stack_cases([variant])
-    causal = 0.5 if "causal" in row["notes"].lower() and "non-causal" not in row["notes"].lower().replace(
-        "non-causal-formula", ""
-    ) else 1.0
+    causal = (
+        0.5
+        if "causal" in row["notes"].lower()
+        and "non-causal" not in row["notes"].lower().replace("non-causal-formula", "")
+        else 1.0
+    )
     tflops, kind = number(row["measured_tflops_per_gpu"]), row["tflops_kind"]
     if tflops and "under-reports ~3%" in row["notes"]:
         tflops *= 1.03

@@ -1,6 +1,6 @@
 """Reading quantities with units: `400Gbps`, `50GB/s`, `80GiB`, `2e12`. A bare number is refused where a unit matters.
 
-    bandwidth("400Gbps")        # 5e10 bytes a second
+bandwidth("400Gbps")        # 5e10 bytes a second
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ def positive(value: object, where: str, *, limit: float = math.inf) -> float:
     if unit:
         raise InputError(f"{value!r} has a unit, {where} is a plain number", where=where)
     if not 0 < number <= limit:
-        raise InputError(f"{value!r} is not above zero{f' and at most {limit:g}' if limit < math.inf else ''}", where=where)
+        raise InputError(
+            f"{value!r} is not above zero{f' and at most {limit:g}' if limit < math.inf else ''}", where=where
+        )
     return number
 
 

@@ -1,6 +1,6 @@
 """One HTML page for a plan, complete in itself: figures, memory, time, cost against days, the pipeline's timeline.
 
-    Path("plan.html").write_text(html(plan, found))
+Path("plan.html").write_text(html(plan, found))
 """
 
 from __future__ import annotations
@@ -38,7 +38,11 @@ def _cards(plan: Plan) -> str:
         (f"{held['device_bytes'] / 2**30:.0f} of {held['capacity_bytes'] / 2**30:.0f} GiB", "a GPU"),
         (f"{d['failures']['goodput']:.1%}", "of time kept from failures"),
     )
-    return '<div class="cards">' + "".join(f'<div class="card"><b>{escape(a)}</b>{escape(b)}</div>' for a, b in cards) + "</div>"
+    return (
+        '<div class="cards">'
+        + "".join(f'<div class="card"><b>{escape(a)}</b>{escape(b)}</div>' for a, b in cards)
+        + "</div>"
+    )
 
 
 def _memory(plan: Plan) -> str:
@@ -95,7 +99,11 @@ def _alternatives(found: Found) -> str:
 
 def html(plan: Plan, found: Found | None = None, reasons: dict[str, Any] | None = None) -> str:
     """The page. `found` adds the alternatives and days against dollars, `reasons` the gains of each knob."""
-    sections: list[tuple[str, str]] = [("", _cards(plan)), ("Memory by stage", _memory(plan)), ("Time of a step", _time(plan))]
+    sections: list[tuple[str, str]] = [
+        ("", _cards(plan)),
+        ("Memory by stage", _memory(plan)),
+        ("Time of a step", _time(plan)),
+    ]
     sections.append(("Pipeline", _pipeline(plan)))
     if found is not None and found.pareto:
         sections.append(("Days against dollars, by cluster size", _pareto(plan, found)))

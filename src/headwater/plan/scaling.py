@@ -47,7 +47,6 @@ class Law:
         return math.exp(-turn), math.exp(turn)
 
 
-
 REFIT = Law("Besiroglu 2024 refit", 1.8172, 482.01, 2085.43, 0.3478, 0.3658)
 CHINCHILLA = Law("Chinchilla as printed", 1.69, 406.4, 410.7, 0.34, 0.28)
 MIDDLE_FLOPS = 1e20  # compute of a middling run of the fit's data; assumed

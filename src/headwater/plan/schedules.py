@@ -92,9 +92,10 @@ def stage_layers(layers: Array, p: Array, spread: Array = 0.0, head_units: Array
     if np.any(by_cost):
         low = np.maximum(np.floor((layers + head_units) / p), 1.0)
         rest_low, rest_high = layers - low * (p - 1.0), layers - (low + 1.0) * (p - 1.0)
+        rest_high = np.maximum(rest_high, 0.0)
         high_better = np.maximum(low + 1.0, rest_high + head_units) < np.maximum(low, rest_low + head_units)
-        chosen = np.where(high_better & (rest_high >= 0), low + 1.0, low)
+        chosen = np.where(high_better, low + 1.0, low)
         full = np.where(by_cost, chosen, full)
         first = np.where(by_cost, chosen, first)
-        last = np.where(by_cost, layers - chosen * (p - 1.0), last)
+        last = np.where(by_cost, np.maximum(layers - chosen * (p - 1.0), 0.0), last)
     return first, full, last

@@ -138,11 +138,22 @@ def _rank(
         out.nearest, out.nearest_nodes, out.fitting = _layout(chosen, best), int(nodes[best]), int(fits.sum())
         return out
     cheap = goal == "cheapest" or deadline is not None
-    first = dollars if cheap and goal != "fastest" or (deadline is not None and budget is None) else days
+    first = dollars if (cheap and goal != "fastest") or (deadline is not None and budget is None) else days
     second = days if first is dollars else dollars
     c = chosen.columns
     # lexsort: the last key is the first criterion; equal to a millionth counts as a tie.
-    keys = (c["recompute_light"], c["recompute"], c["chunks"], c["zero"], c["cp"], c["tp"], c["pp"], _digits(second), _digits(first), ~allowed)
+    keys = (
+        c["recompute_light"],
+        c["recompute"],
+        c["chunks"],
+        c["zero"],
+        c["cp"],
+        c["tp"],
+        c["pp"],
+        _digits(second),
+        _digits(first),
+        ~allowed,
+    )
     order = np.lexsort(keys)
     top = order[: min(keep, int(allowed.sum()))]
     device = np.broadcast_to(np.asarray(held.device), fits.shape)[index]
@@ -183,8 +194,13 @@ def _layout(found: Candidates, i: int) -> Layout:
     kind = Schedule(int(c["schedule"]))
     whole = {name: int(c[name]) for name in ("tp", "pp", "dp", "cp", "ep", "chunks", "micro_batch", "zero")}
     shard = int(c["shard"]) if c["zero"] > 0 else whole["dp"]
-    return Layout(**whole, shard=shard, schedule=_NAMES.get(kind, "1f1b"), recompute=float(c["recompute"]),
-                  recompute_light=bool(c["recompute_light"]))
+    return Layout(
+        **whole,
+        shard=shard,
+        schedule=_NAMES.get(kind, "1f1b"),
+        recompute=float(c["recompute"]),
+        recompute_light=bool(c["recompute_light"]),
+    )
 
 
 def _nothing(found: Candidates, why: str) -> Found:
@@ -217,5 +233,3 @@ def _why_none(model: ModelSpec, train: TrainSpec, cluster: ClusterSpec, knobs: M
         f"{cluster.gpus:,} GPUs, batch {train.global_batch:,}, {model.heads} heads and {model.layers} layers have no "
         "common factors; try a batch that the data-parallel ranks divide"
     )
-
-

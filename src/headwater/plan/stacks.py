@@ -1,6 +1,6 @@
 """What training software does: attention kernels, overlap, fusion. Facts by stack, read from `data/stacks.yaml`.
 
-    python -c "from headwater.plan.stacks import stack; print(stack('megatron-core'))"
+python -c "from headwater.plan.stacks import stack; print(stack('megatron-core'))"
 """
 
 from __future__ import annotations

@@ -179,9 +179,7 @@ def step_time(x: Cases, c: Coefficients) -> StepTime:
     before = work + dp_tail + idle + pp + optimizer + fixed
     parts["straggler"] = before * (c.straggler * (x.gpus / 1024.0) ** c.straggler_power + x.derate - 1.0)
     total = before + parts["straggler"]
-    return StepTime(
-        parts, total, idle / total, slowest, per_layer_f * scale, per_layer_b * scale, per_layer_w * scale
-    )
+    return StepTime(parts, total, idle / total, slowest, per_layer_f * scale, per_layer_b * scale, per_layer_w * scale)
 
 
 def _parameters_held(x: Cases, first: Array, full: Array, last: Array) -> Array:
@@ -210,7 +208,9 @@ def _data_parallel(
     backward_comm = np.where(x.reshard > 0, gather * (1.0 + alone * x.recompute), 0.0) + scatter
     # Overlapped streams: the longer one binds, and the kernels of one slow the other.
     f, b = gpu_f, gpu_b + wait
-    slow_f = np.where(alone, forward_comm, smooth_max(f, forward_comm) + c.interference * np.minimum(f, forward_comm) - f)
+    slow_f = np.where(
+        alone, forward_comm, smooth_max(f, forward_comm) + c.interference * np.minimum(f, forward_comm) - f
+    )
     slow_b = np.where(
         alone, backward_comm, smooth_max(b, backward_comm) + c.interference * np.minimum(b, backward_comm) - b
     )

@@ -97,7 +97,9 @@ def scatter(points: Sequence[tuple[float, float, str]], x_label: str, y_label: s
         body.append(f'<polyline points="{line}" fill="none" stroke="#3b6ea5" stroke-opacity="0.5"/>')
     for i, (x, y, label) in enumerate(at):
         ring = ' stroke="#c44e52" stroke-width="2"' if i == chosen else ""
-        body.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="5" fill="#3b6ea5"{ring}><title>{escape(label)}</title></circle>')
+        body.append(
+            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="5" fill="#3b6ea5"{ring}><title>{escape(label)}</title></circle>'
+        )
     return _svg(left + width + 30, top + height + 48, body)
 
 
@@ -108,7 +110,9 @@ def timeline(events: Timeline, *, width: float = 1000.0) -> str:
     scale = (width - left) / events.makespan
     body = []
     for rank in range(ranks):
-        body.append(f'<rect x="{left}" y="{rank * row:.1f}" width="{width - left}" height="{row - 1:.1f}" fill="#f3f3f3"/>')
+        body.append(
+            f'<rect x="{left}" y="{rank * row:.1f}" width="{width - left}" height="{row - 1:.1f}" fill="#f3f3f3"/>'
+        )
         if row >= 12 or rank % 4 == 0:
             body.append(_text(left - 6, rank * row + row / 2 + 4, f"stage {rank}", "end"))
     names = {"F": "forward", "B": "backward", "W": "weight gradient"}

@@ -55,6 +55,8 @@ def summary(plan: Plan) -> str:
         ("rented", f"{dollars(cost['p50']['rented'])}  (p10 {dollars(cost['p10']['rented'])}, "
          f"p90 {dollars(cost['p90']['rented'])}) at ${cost['price_per_gpu_hour']:.2f} a GPU-hour"),
         ("all-in", f"{dollars(cost['p50']['all_in_low'])} to {dollars(cost['p50']['all_in_high'])}"),
+        ("rule", f"{dollars(cost['rule_of_thumb']['all_in_low'])} to {dollars(cost['rule_of_thumb']['all_in_high'])} all-in "
+         f"by the rule of thumb: {cost['rule_of_thumb']['what']}"),
         ("energy", f"{cost['p50']['energy_kwh'] / 1000:,.0f} MWh"),
         ("failures", f"{d['failures']['expected']:.0f} expected, one in {d['failures']['hours_between']:.1f} h; checkpoint "
          f"every {d['failures']['checkpoint_interval_seconds'] / 60:.1f} min; {d['failures']['goodput']:.1%} of time kept"),
@@ -70,8 +72,10 @@ def memory_table(plan: Plan) -> str:
     rows += [(name, *(_gib(stage[name]) for stage in stages.values())) for name in names]
     rows.append(("allocated", *(_gib(sum(stage.values())) for stage in stages.values())))
     held = plan.data["memory"]
-    return table(rows) + f"\n  fullest stage: allocated {_gib(held['allocated_bytes'])}, reserved " + (
-        f"{_gib(held['reserved_bytes'])}, device {_gib(held['device_bytes'])} GiB; {held['binds']} binds"
+    return (
+        table(rows)
+        + f"\n  fullest stage: allocated {_gib(held['allocated_bytes'])}, reserved "
+        + (f"{_gib(held['reserved_bytes'])}, device {_gib(held['device_bytes'])} GiB; {held['binds']} binds")
     )
 
 
