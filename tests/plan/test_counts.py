@@ -17,7 +17,8 @@ from headwater.plan.train_spec import Layout, TrainSpec
 LLAMA = {"model_type": "llama", "num_attention_heads": 32, "hidden_size": 4096, "num_hidden_layers": 32}
 # Seventeen public configurations, as their config.json has them.
 PUBLIC: dict[str, dict[str, Any]] = {
-    "gpt2": {"model_type": "gpt2", "n_layer": 12, "n_embd": 768, "n_head": 12, "vocab_size": 50257, "n_positions": 1024},
+    "gpt2": {"model_type": "gpt2", "n_layer": 12, "n_embd": 768, "n_head": 12, "vocab_size": 50257,
+             "n_positions": 1024},
     "gpt-neox-20b": {
         "model_type": "gpt_neox", "num_hidden_layers": 44, "hidden_size": 6144, "num_attention_heads": 64,
         "intermediate_size": 24576, "vocab_size": 50432, "tie_word_embeddings": False,

@@ -159,7 +159,7 @@ def _data(plan: Plan, warn: Any) -> None:
     low, high = scaling["optimal_tokens_per_parameter_low"], scaling["optimal_tokens_per_parameter_high"]
     if ratio < low / 2:
         warn(
-            "tokens_per_parameter", ratio, f"{ratio:.1f} tokens a parameter; compute-optimal is {low:.0f} to {high:.0f}",
+            "tokens_per_parameter", ratio, f"{ratio:.1f} tokens a parameter; {low:.0f} to {high:.0f} are compute-optimal",
             f"{scaling['optimal_parameters']:.3g} parameters on {scaling['optimal_tokens']:.3g} tokens",
         )  # fmt: skip
     elif ratio > 10 * high:
@@ -185,8 +185,8 @@ def _run(plan: Plan, warn: Any) -> None:
     if storage["save_share_of_interval"] > 0.9:
         warn(
             "storage", storage["save_share_of_interval"],
-            f"a checkpoint of {storage['checkpoint_bytes'] / 1e12:.2f} TB takes {storage['checkpoint_save_seconds']:.0f} s "
-            "to write, longer than the best interval",
+            f"a checkpoint of {storage['checkpoint_bytes'] / 1e12:.2f} TB takes "
+            f"{storage['checkpoint_save_seconds']:.0f} s to write, longer than the best interval",
             "faster storage, or checkpoints to local disks and fewer to the filesystem",
         )  # fmt: skip
     if storage["read_share"] > 0.5:

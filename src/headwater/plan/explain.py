@@ -67,9 +67,8 @@ def _knobs(plan: Plan) -> list[tuple[str, Change]]:
     if x.recompute < 1:
         out.append(("full recompute", (m, t, c, replace(x, recompute=1.0, recompute_light=False))))
     per_rank = t.global_batch // x.dp
-    for b in (x.micro_batch * 2, x.micro_batch // 2):
-        if b >= 1 and per_rank % b == 0:
-            out.append((f"micro-batch {b}", (m, t, c, replace(x, micro_batch=b))))
+    sizes = [b for b in (x.micro_batch * 2, x.micro_batch // 2) if b >= 1 and per_rank % b == 0]
+    out += [(f"micro-batch {b}", (m, t, c, replace(x, micro_batch=b))) for b in sizes]
     if x.tp > 1:
         out.append((f"tp {x.tp // 2}, dp {x.dp * 2}", (m, t, c, replace(x, tp=x.tp // 2, dp=x.dp * 2, shard=0))))
     if x.pp > 1 and x.pp % 2 == 0:
@@ -80,9 +79,8 @@ def _knobs(plan: Plan) -> list[tuple[str, Change]]:
     if x.pp > 1 and m.layers % (x.pp * 2 * x.chunks) == 0 and (per_rank // x.micro_batch) % x.pp == 0:
         deeper = replace(x, schedule="interleaved_1f1b", chunks=max(2, 2 * x.chunks))
         out.append((f"interleaved_1f1b x {deeper.chunks}", (m, t, c, deeper)))
-    for zero in (x.zero - 1, x.zero + 1):
-        if 0 <= zero <= 3 and x.dp > 1:
-            out.append((f"ZeRO {zero}", (m, t, c, replace(x, zero=zero, shard=0))))
+    stages = [zero for zero in (x.zero - 1, x.zero + 1) if 0 <= zero <= 3 and x.dp > 1]
+    out += [(f"ZeRO {zero}", (m, t, c, replace(x, zero=zero, shard=0))) for zero in stages]
     return out
 
 

@@ -100,11 +100,11 @@ def check_layout(model: ModelSpec, train: TrainSpec, cluster: ClusterSpec, layou
         (train.seq % layout.cp, f"cp {layout.cp} does not divide a sequence of {train.seq:,}", "a divisor"),
         (
             train.global_batch % (layout.dp * layout.micro_batch),
-            f"a global batch of {train.global_batch:,} is no multiple of dp {layout.dp} x micro-batch {layout.micro_batch}",
+            f"a batch of {train.global_batch:,} is no multiple of dp {layout.dp} x micro-batch {layout.micro_batch}",
             "change the batch or the layout",
         ),
         (layout.ep > 1 and not model.experts, f"ep {layout.ep} without experts", "ep 1"),
-        (model.experts and model.experts % layout.ep, f"ep {layout.ep} does not divide {model.experts} experts", "a divisor"),
+        (model.experts % layout.ep, f"ep {layout.ep} does not divide {model.experts} experts", "a divisor"),
     )  # fmt: skip
     for wrong, what, mend in rows:
         if wrong:
@@ -233,7 +233,7 @@ def _run(model: ModelSpec, train: TrainSpec, cluster: ClusterSpec, seconds: floa
             **money,
             "rule_of_thumb": {
                 **asdict(rule_of_thumb(cluster, model.active_parameters, train.tokens)),
-                "what": f"6 N D at {USUAL_MFU[0]:.0%} of the peak ({USUAL_MFU[1]:.0%} since Hopper), whatever the layout",
+                "what": f"6 N D at {USUAL_MFU[0]:.0%} of the peak ({USUAL_MFU[1]:.0%} since Hopper), any layout",
             },
             "rented": "GPU-hours x price per GPU-hour",
             "all_in": f"rented x {cluster.all_in[0]:g} to {cluster.all_in[1]:g}: network, storage, staff, failed runs",

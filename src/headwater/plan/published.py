@@ -171,10 +171,8 @@ def _model(row: Row, siblings: Sequence[Row], assumed: list[str]) -> dict[str, f
     if heads is None:
         same = [number(r["heads"]) for r in siblings if r["family"] == row["family"] and number(r["hidden"]) == hidden]
         known = [h for h in same if h]
-        tp = number(row["tp"]) or 1.0
-        heads = float(np.median(known)) if known else max(tp, float(round(hidden / 128)))
-        if known:
-            heads = min(known, key=lambda h: abs(h - heads))
+        # The usual count of the source's other models of this width, else one that makes heads of 128.
+        heads = sorted(known)[len(known) // 2] if known else max(number(row["tp"]) or 1.0, float(round(hidden / 128)))
         assumed.append(f"heads={heads:.0f}")
     mla = "deepseek" in row["model"].lower() and heads == 128 and experts > 0
     head_dim = hidden / heads
@@ -244,7 +242,7 @@ def _chunks(row: Row, layers: float, pp: float, schedule: Schedule) -> list[floa
     value = number(text)
     if value is not None:
         return [value]
-    per_stage = int(round((layers + 2) / pp if (layers + 2) % pp == 0 else layers / pp))
+    per_stage = round((layers + 2) / pp if (layers + 2) % pp == 0 else layers / pp)
     return [float(v) for v in range(1, per_stage + 1) if per_stage % v == 0 and v <= 8] or [1.0]
 
 

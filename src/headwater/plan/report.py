@@ -23,7 +23,8 @@ STYLE = """body{font:15px/1.5 system-ui,sans-serif;max-width:1100px;margin:2em a
 pre{background:#f6f6f6;padding:1em;overflow:auto}h2{margin-top:2em}table{border-collapse:collapse}
 td,th{padding:.25em .8em;text-align:right;border-bottom:1px solid #ddd}td:first-child,th:first-child{text-align:left}
 .cards{display:flex;flex-wrap:wrap;gap:1em}.card{border:1px solid #ddd;border-radius:6px;padding:.6em 1em}
-.card b{display:block;font-size:1.4em}.warn{border-left:4px solid #c44e52;padding:.3em .8em;margin:.5em 0;background:#fbf3f3}"""
+.card b{display:block;font-size:1.4em}
+.warn{border-left:4px solid #c44e52;padding:.3em .8em;margin:.5em 0;background:#fbf3f3}"""
 
 
 def _cards(plan: Plan) -> str:

@@ -190,15 +190,19 @@ def _pareto(days: np.ndarray, dollars: np.ndarray, nodes: np.ndarray) -> list[di
 
 
 def _layout(found: Candidates, i: int) -> Layout:
-    c = {name: values[i] for name, values in found.columns.items()}
-    kind = Schedule(int(c["schedule"]))
-    whole = {name: int(c[name]) for name in ("tp", "pp", "dp", "cp", "ep", "chunks", "micro_batch", "zero")}
-    shard = int(c["shard"]) if c["zero"] > 0 else whole["dp"]
+    c = {name: float(values[i]) for name, values in found.columns.items()}
     return Layout(
-        **whole,
-        shard=shard,
-        schedule=_NAMES.get(kind, "1f1b"),
-        recompute=float(c["recompute"]),
+        tp=int(c["tp"]),
+        pp=int(c["pp"]),
+        dp=int(c["dp"]),
+        cp=int(c["cp"]),
+        ep=int(c["ep"]),
+        chunks=int(c["chunks"]),
+        micro_batch=int(c["micro_batch"]),
+        zero=int(c["zero"]),
+        shard=int(c["shard"]) if c["zero"] > 0 else int(c["dp"]),
+        schedule=_NAMES.get(Schedule(int(c["schedule"])), "1f1b"),
+        recompute=c["recompute"],
         recompute_light=bool(c["recompute_light"]),
     )
 

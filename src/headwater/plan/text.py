@@ -42,26 +42,36 @@ def summary(plan: Plan) -> str:
     fits = "fits" if held["fits"] else "DOES NOT FIT"
     width = (speed["high"] - speed["tokens_per_second_per_gpu"]) / speed["tokens_per_second_per_gpu"]
     runnable = d["runnable"]
+    rule, failures = cost["rule_of_thumb"], d["failures"]
+    each = speed["tokens_per_second_per_gpu"]
     rows: list[Row] = [
         ("model", f"{human(d['model']['parameters'])} parameters, {human(d['model']['flops_per_token'])}FLOP a token"),
         ("cluster", d["cluster"]["describe"]),
         ("layout", d["layout"]["describe"]),
         ("memory", f"{_gib(held['device_bytes'])} GiB of {_gib(held['capacity_bytes'])} a GPU ({fits})"),
         ("step", f"{d['step']['seconds']:.3g} s, {d['train']['steps']:,} steps"),
-        ("speed", f"{speed['tokens_per_second']:,.0f} tokens/s, {speed['tokens_per_second_per_gpu']:,.0f} a GPU "
-         f"(80 %: x{1 / (1 + width):.2f} to x{1 + width:.2f})"),
+        (
+            "speed",
+            f"{speed['tokens_per_second']:,.0f} tokens/s, {each:,.0f} a GPU "
+            f"(80 %: x{1 / (1 + width):.2f} to x{1 + width:.2f})",
+        ),
         ("MFU", f"{speed['mfu']:.1%} all scores, {speed['mfu_causal']:.1%} causal; HFU {speed['hfu']:.1%}"),
         ("days", f"{days['p50']:.1f}  (p10 {days['p10']:.1f}, p90 {days['p90']:.1f})"),
-        ("rented", f"{dollars(cost['p50']['rented'])}  (p10 {dollars(cost['p10']['rented'])}, "
-         f"p90 {dollars(cost['p90']['rented'])}) at ${cost['price_per_gpu_hour']:.2f} a GPU-hour"),
+        (
+            "rented",
+            f"{dollars(cost['p50']['rented'])}  (p10 {dollars(cost['p10']['rented'])}, "
+            f"p90 {dollars(cost['p90']['rented'])}) at ${cost['price_per_gpu_hour']:.2f} a GPU-hour",
+        ),
         ("all-in", f"{dollars(cost['p50']['all_in_low'])} to {dollars(cost['p50']['all_in_high'])}"),
-        ("rule", f"{dollars(cost['rule_of_thumb']['all_in_low'])} to {dollars(cost['rule_of_thumb']['all_in_high'])} all-in "
-         f"by the rule of thumb: {cost['rule_of_thumb']['what']}"),
+        ("rule", f"{dollars(rule['all_in_low'])} to {dollars(rule['all_in_high'])} all-in by {rule['what']}"),
         ("energy", f"{cost['p50']['energy_kwh'] / 1000:,.0f} MWh"),
-        ("failures", f"{d['failures']['expected']:.0f} expected, one in {d['failures']['hours_between']:.1f} h; checkpoint "
-         f"every {d['failures']['checkpoint_interval_seconds'] / 60:.1f} min; {d['failures']['goodput']:.1%} of time kept"),
+        (
+            "failures",
+            f"{failures['expected']:.0f} expected, one in {failures['hours_between']:.1f} h; checkpoint every "
+            f"{failures['checkpoint_interval_seconds'] / 60:.1f} min; {failures['goodput']:.1%} of time kept",
+        ),
         ("runnable", "yes" if runnable["runnable"] else f"no: {runnable['reason']}"),
-    ]  # fmt: skip
+    ]
     return "\n".join(f"  {name:<9} {value}" for name, value in rows)
 
 
@@ -111,11 +121,16 @@ def full(plan: Plan) -> str:
 
 def why_text(reasons: dict[str, Any]) -> str:
     rows: list[Row] = [("knob", "speed", "step s", "GiB", "")]
-    for gain in reasons["gains"]:
-        rows.append(
-            (gain["knob"], f"{gain['gain']:+.1%}", f"{gain['step_seconds']:.3g}", f"{gain['device_gib']:.0f}",
-             "" if gain["fits"] else "does not fit")
-        )  # fmt: skip
+    rows += [
+        (
+            gain["knob"],
+            f"{gain['gain']:+.1%}",
+            f"{gain['step_seconds']:.3g}",
+            f"{gain['device_gib']:.0f}",
+            "" if gain["fits"] else "does not fit",
+        )
+        for gain in reasons["gains"]
+    ]
     out = [
         f"  time: {LABELS[reasons['time_binds']]} binds; memory: {reasons['memory_binds']} binds "
         f"({reasons['memory_share']:.0%} of the GPU)",
