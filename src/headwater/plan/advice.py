@@ -159,7 +159,7 @@ def _data(plan: Plan, warn: Any) -> None:
     low, high = scaling["optimal_tokens_per_parameter_low"], scaling["optimal_tokens_per_parameter_high"]
     if ratio < low / 2:
         warn(
-            "tokens_per_parameter", ratio, f"{ratio:.1f} tokens a parameter; {low:.0f} to {high:.0f} are compute-optimal",
+            "tokens_per_parameter", ratio, f"{ratio:.1f} tokens a parameter; {low:.0f} to {high:.0f} are optimal",
             f"{scaling['optimal_parameters']:.3g} parameters on {scaling['optimal_tokens']:.3g} tokens",
         )  # fmt: skip
     elif ratio > 10 * high:

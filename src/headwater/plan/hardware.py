@@ -8,6 +8,7 @@ In: `data/hardware.yaml` (editable facts). Out: frozen `Accelerator` objects.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -128,8 +129,9 @@ def accelerator(name: str) -> Accelerator:
     """Look a part up by name or alias, case-blind; InputError with the nearest names when unknown."""
     key = name.strip().lower().replace("_", "-")
     table = _aliases()
-    if key in table:
-        return catalogue()[table[key]]
+    for spelling in (key, re.sub(r"-(sxm|hgx|dgx|nvl)\d*(?=-|$)", "", key)):
+        if spelling in table:
+            return catalogue()[table[spelling]]
     near = difflib.get_close_matches(key, table, n=3, cutoff=0.5)
     hint = f"did you mean {', '.join(near)}?" if near else f"known: {', '.join(sorted(catalogue()))}"
     raise InputError(f"unknown accelerator {name!r}", where="gpu", mend=f"{hint} or describe it in a cluster file")

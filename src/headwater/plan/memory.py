@@ -18,7 +18,7 @@ from .schedules import in_flight, stage_layers
 MIB, GIB = 2.0**20, 2.0**30
 # The caching allocator fragments with the activations that come and go: more where a pipeline keeps several
 # micro-batches alive. Reserved / allocated is 1.03 to 1.09 on 43 B200 runs (SimuMax); the shares below give that.
-FRAGMENTED_SHARE, FRAGMENTED_PIPELINE = 0.06, 0.20
+FRAGMENTED_SHARE, FRAGMENTED_PIPELINE = 0.06, 0.30
 LARGEST_WEIGHT_BYTES = 5.25  # temporaries a byte of the widest weight: 22 B200 runs with allocated memory (SimuMax)
 CONTEXT_BYTES = 0.9 * GIB  # CUDA context and libraries; 0.5 to 1.8 GiB reported
 COMMUNICATOR_BYTES = 0.35 * GIB  # buffers of one NCCL communicator; assumed

@@ -1,8 +1,8 @@
 """Scaling-law advice: the compute-optimal size and data for a budget, with how uncertain that is.
 
 L(N, D) = E + A / N^alpha + B / D^beta, constants of the Chinchilla data refitted by Besiroglu et al. (2024); the
-printed originals (Hoffmann et al. 2022) are kept for comparison. E belongs to a tokenizer and a corpus: differences of loss
-mean something, the loss itself does not.
+printed originals (Hoffmann et al. 2022) are kept for comparison. E belongs to a tokenizer and a corpus: differences of
+loss mean something, the loss itself does not.
 """
 
 from __future__ import annotations
