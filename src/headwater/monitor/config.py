@@ -36,7 +36,7 @@ class MonitorConfig(Section):
     """Without a terminal: at most one line in this time."""
 
     smoothing: int = field(100, kind="operational", ge=1, unit="steps")
-    """Window of the simple moving average of the loss, `loss_sma`."""
+    """Window of the simple moving average of the loss, `loss_sma`; at most a tenth of the run."""
 
     prometheus: PrometheusConfig = field(default_factory=PrometheusConfig, kind="operational")
     """Live view."""

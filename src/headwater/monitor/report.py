@@ -139,7 +139,11 @@ def _table(table: Mapping[str, Any]) -> str:
     rows = table.get("rows") or ()
     if not rows:
         return ""
-    head = "".join(f"<th>{_e(column)}</th>" for column in table["columns"])
+    numeric = [any(_is_number(row[index]) for row in rows) for index in range(len(table["columns"]))]
+    head = "".join(
+        f'<th class="number">{_e(column)}</th>' if number else f"<th>{_e(column)}</th>"
+        for column, number in zip(table["columns"], numeric, strict=True)
+    )
     body = "".join("<tr>" + "".join(_cell(cell) for cell in row) + "</tr>" for row in rows)
     note = f'<p class="note">{_e(table["note"])}</p>' if table.get("note") else ""
     header = f"<thead><tr>{head}</tr></thead>" if any(table["columns"]) else ""
@@ -149,8 +153,12 @@ def _table(table: Mapping[str, Any]) -> str:
     )
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def _cell(value: Any) -> str:
-    if isinstance(value, bool) or value is None or isinstance(value, str):
+    if not _is_number(value):
         return f"<td>{_e('' if value is None else value)}</td>"
     text = f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
     return f'<td class="number">{text}</td>'

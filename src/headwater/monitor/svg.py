@@ -58,6 +58,17 @@ def ticks(low: float, high: float, count: int = 4) -> list[float]:
     return [round(i * step, 12) for i in range(first, last + 1)]
 
 
+def log_ticks(low: float, high: float) -> list[float]:
+    """Round values between 10**low and 10**high: powers of ten over wide ranges, 1-2-5 steps over narrow ones."""
+    powers = range(max(-300, math.floor(low)), min(300, math.ceil(high)) + 1)
+    for digits in ((1,), (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 6, 8)):
+        found = [digit * 10.0**power for power in powers for digit in digits]
+        found = [value for value in found if low <= math.log10(value) <= high]
+        if len(found) >= 3:
+            return found[:: -(-len(found) // 6)]
+    return found or [10 ** ((low + high) / 2)]
+
+
 def short(value: float) -> str:
     """A number for an axis: `12k`, `3.5M`, `0.02`, `3e-04`."""
     size = abs(value)
@@ -86,7 +97,7 @@ def line_chart(
     y_low, y_high = min(min(s.ys) for s in cleaned), max(max(s.ys) for s in cleaned)
     if log_y:
         y_low, y_high = math.log10(y_low), math.log10(y_high)
-    margin = (y_high - y_low) * 0.05 or abs(y_high) * 0.1 or 1.0
+    margin = (y_high - y_low) * 0.05 or (0.1 if log_y else abs(y_high) * 0.1) or 1.0
     y_low, y_high = y_low - margin, y_high + margin
     if not log_y and y_low < 0 <= min(min(s.ys) for s in cleaned):
         y_low = 0.0
@@ -98,12 +109,7 @@ def line_chart(
         level = math.log10(y) if log_y else y
         return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * (level - y_low) / (y_high - y_low)
 
-    if log_y:
-        y_ticks = [10.0**power for power in range(math.ceil(y_low), math.floor(y_high) + 1)] or [
-            10 ** ((y_low + y_high) / 2)
-        ]
-    else:
-        y_ticks = ticks(y_low, y_high)
+    y_ticks = log_ticks(y_low, y_high) if log_y else ticks(y_low, y_high)
     parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{html.escape(title)}">']
     for y in y_ticks:
         at = py(y)

@@ -83,7 +83,7 @@ def describe(
         f"{plan.steps:,} steps of {shapes} tokens: {plan.tokens:,} tokens",
         f"{ratio:,.1f} tokens a parameter; about 20 is compute-optimal (Hoffmann et al. 2022)",
     )
-    reporter.decide(_rate(config, plan), _schedule(config))
+    reporter.decide(_rate(config), _schedule(config))
     use = order.use(plan.steps)
     for line in describe_use(use):
         reporter.info(line)
@@ -107,7 +107,20 @@ def describe(
     )
 
 
-def _rate(config: TrainConfig, plan: RunPlan) -> str:
+def facts(config: TrainConfig, model: ModelConfig, plan: RunPlan) -> dict[str, str]:
+    """The run in a few words, for its report."""
+    count = model.parameter_count()
+    shapes = ", ".join(f"{b} x {s:,}" for b, s in sorted({(x.global_batch, x.seq_len) for x in plan.segments}))
+    return {
+        "model": f"{count.total:,} parameters: {model.num_hidden_layers} layers, {model.hidden_size} wide, vocabulary "
+        f"{model.true_vocab_size:,}",
+        "plan": f"{plan.steps:,} steps of {shapes} tokens, {plan.tokens:,} tokens",
+        "optimizer": _rate(config),
+        "schedule": _schedule(config),
+    }
+
+
+def _rate(config: TrainConfig) -> str:
     optimizer = config.optimizer
     if optimizer.name == "adamw":
         return f"AdamW, learning rate {optimizer.lr:g}, weight decay {optimizer.weight_decay:g}"

@@ -30,9 +30,9 @@ class MetricsCallback(Callback):
 
     name = "metrics"
 
-    def __init__(self, config: MonitorConfig) -> None:
+    def __init__(self, config: MonitorConfig, steps: int) -> None:
         self._config = config
-        self._average = MovingAverage(config.smoothing)
+        self._average = MovingAverage(min(config.smoothing, max(1, steps // 10)))
         self._domain_tokens: dict[str, int] = {}
         self._record: MetricsRecord | None = None
         self._console: ConsoleSink | None = None

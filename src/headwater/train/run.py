@@ -205,7 +205,8 @@ class _Run:
             if recipe_text:
                 (self.run.path / "recipe.yaml").write_text(recipe_text, "utf-8")
             created = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-            self.run.write_json("run.json", {**record, "run": self.run.run_id, "created": created})
+            facts = announce.facts(self.config, self.model, self.plan)
+            self.run.write_json("run.json", {**record, "run": self.run.run_id, "created": created, "facts": facts})
             return
         changed = [key for key, value in record.items() if before.get(key) != plain_json(value)]
         if changed:
@@ -260,7 +261,7 @@ class _Run:
         )
         if not windows:
             self.reporter.decide("no validation during the run", "the dataset has no validation split")
-        metrics = MetricsCallback(self.monitor)
+        metrics = MetricsCallback(self.monitor, self.plan.steps)
         checkpoints = CheckpointCallback(self.config.checkpoint, self.store, metrics, self.dataset.fingerprint)
         validation = ValidationCallback(self.config.validation, windows)
         return [PhaseCallback(), validation, *injected, metrics, checkpoints]

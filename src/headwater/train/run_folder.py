@@ -124,7 +124,7 @@ class RunFolder:
 
     @property
     def record(self) -> dict[str, Any]:
-        """`run.json`: {format, run, model, train, seed, steps, dataset, tokenizer, created}; {} before it exists."""
+        """`run.json`: {format, run, model, train, seed, steps, dataset, tokenizer, created, facts}; {} at first."""
         return self._json("run.json") or {}
 
     @property
