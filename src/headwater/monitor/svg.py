@@ -18,6 +18,8 @@ WIDTH, HEIGHT = 420, 240
 LEFT, RIGHT, TOP, BOTTOM = 50, 10, 10, 30
 MAX_POINTS = 400
 COLOURS = 8
+LARGEST = 1e300
+"""No figure of a run is larger; near the end of a float's range an axis cannot be drawn."""
 
 
 @dataclass(frozen=True)
@@ -83,10 +85,10 @@ def short(value: float) -> str:
 def line_chart(
     title: str, unit: str, series: Sequence[Series], *, x_unit: str = "step", note: str = "", log_y: bool = False
 ) -> str:
-    """One chart. Values that are not finite (or not positive, with `log_y`) are left out."""
+    """One chart. Values that are not finite or beyond `LARGEST` (or not positive, with `log_y`) are left out."""
     cleaned: list[Series] = []
     for one in series:
-        pairs = [(x, y) for x, y in zip(one.xs, one.ys, strict=True) if math.isfinite(y) and (y > 0 or not log_y)]
+        pairs = [(x, y) for x, y in zip(one.xs, one.ys, strict=True) if abs(y) < LARGEST and (y > 0 or not log_y)]
         if pairs:
             xs, ys = thin([p[0] for p in pairs], [p[1] for p in pairs])
             cleaned.append(Series(one.name, xs, ys, one.faint, one.marks))
