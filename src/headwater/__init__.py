@@ -13,22 +13,23 @@ from typing import Any
 __version__ = "0.1.0"
 
 STAGE_CALLS = {
-    "curate_files": "headwater.curate",
-    "clean_text": "headwater.curate",
-    "train_tokenizer_files": "headwater.tokenizer",
-    "pack_files": "headwater.dataset",
-    "train_model": "headwater.train",
-    "evaluate_model": "headwater.evaluate",
-    "export_model": "headwater.pipeline.export",
-    "load_model": "headwater.engine",
-    "generate": "headwater.engine",
+    "curate_files": "headwater.curate:curate_files",
+    "clean_text": "headwater.curate:clean_text",
+    "train_tokenizer_files": "headwater.tokenizer.files:train_tokenizer_files",
+    "pack_files": "headwater.dataset.files:pack_files",
+    "train_model": "headwater.train:train",
+    "evaluate_model": "headwater.evaluate:evaluate_model",
+    "export_model": "headwater.pipeline.export:export_model",
+    "load_model": "headwater.engine:load_model",
+    "generate": "headwater.engine:generate",
+    "serve_model": "headwater.serve:serve",
 }
-"""Public functions, one a stage, that work on files and folders, and the part each lives in."""
+"""Public functions that work on files and folders, one a stage, and where each lives: `headwater.curate_files(...)`."""
 
 _CALLS = {
-    "run": ("headwater.pipeline.runner", "run"),
-    "load_recipe": ("headwater.pipeline.schema", "load"),
-    **{name: (module, name) for name, module in STAGE_CALLS.items()},
+    "run": "headwater.pipeline.runner:run",
+    "load_recipe": "headwater.pipeline.schema:load",
+    **STAGE_CALLS,
 }
 
 __all__ = ["STAGE_CALLS", "__version__", *_CALLS]
@@ -38,7 +39,7 @@ def __getattr__(name: str) -> Any:
     """Import a call when it is first used, so that `import headwater` costs nothing."""
     if name not in _CALLS:
         raise AttributeError(f"module 'headwater' has no attribute {name!r}")
-    module, attribute = _CALLS[name]
+    module, _, attribute = _CALLS[name].partition(":")
     return getattr(import_module(module), attribute)
 
 

@@ -78,3 +78,24 @@ def test_two_at_once_do_the_work_once(recipe: Path) -> None:
     assert codes in ([0, 0], [0, 2]), said
     assert all("Traceback" not in text for text in said)
     assert not list(recipe.parent.glob("w/*/*.partial"))
+
+
+@pytest.mark.soak
+def test_a_whole_run_killed_again_and_again_ends_in_the_same_model(
+    recipe: Path, run_cli: RunCli, killer: Killer
+) -> None:
+    """Twenty kills from collecting to exporting: corpus, weights and export are those of an undisturbed run."""
+    settings = ["--set", "train.steps=60", "--set", "train.checkpoint.every=5"]
+    run_cli("run", recipe, "--workspace", "calm", *settings, timeout=300)
+    command = [*cli_command(), "run", recipe, "--workspace", "killed", *settings]
+    hits = killer.kill_until_done(command, kills=20, shortest=0.5, longest=9.0, cwd=recipe.parent)
+    assert hits >= 5
+    for stage in ("collect", "curate", "tokenizer", "dataset"):
+        assert artifacts(recipe.parent / "killed" / stage) == artifacts(recipe.parent / "calm" / stage)
+    weights = [
+        path.read_bytes()
+        for workspace in ("calm", "killed")
+        for path in recipe.parent.glob(f"{workspace}/export/*/model/model.safetensors")
+    ]
+    assert len(weights) == 2
+    assert weights[0] == weights[1]
