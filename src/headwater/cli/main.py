@@ -47,7 +47,7 @@ WHOLE, RECIPES, STAGES = "The whole way", "Recipes", "One stage: on a recipe, or
 def _register() -> None:
     """Verbs in the order of `headwater --help`. Their modules import a part only when the verb is called."""
     from headwater.cli import (
-        curate,
+        curate_verbs,
         evaluate,
         export,
         generate,
@@ -66,7 +66,7 @@ def _register() -> None:
     app.command("run", rich_help_panel=WHOLE)(run.command)
     app.command("status", rich_help_panel=WHOLE)(status.command)
     app.command("lineage", rich_help_panel=WHOLE)(lineage.command)
-    app.command("curate", rich_help_panel=STAGES)(curate.command)
+    app.add_typer(curate_verbs.app, name="curate", rich_help_panel=STAGES)
     app.command("tokenize", rich_help_panel=STAGES)(tokenize.command)
     app.command("train", rich_help_panel=STAGES)(train.command)
     app.command("trace", rich_help_panel=STAGES)(trace.command)

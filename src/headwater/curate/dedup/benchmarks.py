@@ -135,7 +135,7 @@ class BenchmarkIndex:
         self._short = _Postings(self._grams(settings.shortest, 1))
 
     def _grams(self, width: int, most: int | None) -> Iterator[tuple[NDArray[np.uint64], int]]:
-        """n-grams of the items that are to be found by them: long ones by all of width 13, short ones by their first."""
+        """n-grams of the items that are found by them: long ones by all of `width`, short ones by their first."""
         for number, units in enumerate(self._units):
             if (units.size >= self.settings.width) == (most is None):
                 copy = units.copy()
@@ -172,7 +172,8 @@ class BenchmarkIndex:
         matches = []
         for score, number, first, end in best.values():
             span = tuple(
-                len(data[:border].decode("utf-8", "surrogatepass")) for border in (int(starts[first]), int(ends[end - 1]))
+                len(data[:border].decode("utf-8", "surrogatepass"))
+                for border in (int(starts[first]), int(ends[end - 1]))
             )
             matches.append(Match(self.items[number], round(score, 4), (span[0], span[1])))
         return sorted(matches, key=lambda match: (-match.score, match.item.name))

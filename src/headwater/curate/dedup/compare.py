@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headwater.curate.dedup.folding import fold_table
-from headwater.curate.dedup.kernels import kernel
+from headwater.curate.dedup.kernels import kernel, small
 from headwater.curate.dedup.tokens import Bytes, Offsets, fold_text, mix, scratch, shingle, tokenize, utf8
 
 
@@ -28,6 +28,9 @@ class Measure(IntEnum):
     IDENTICAL = 2
 
 
+BYTES_A_STEP = 16
+"""Text that the plain function gets through in the time of one step of a plain loop, roughly."""
+
 _IDENTICAL = int(Measure.IDENTICAL)
 _CONTAINMENT = int(Measure.CONTAINMENT)
 
@@ -36,7 +39,7 @@ _CONTAINMENT = int(Measure.CONTAINMENT)
 def _same(data: Any, a: Any, a_end: Any, b: Any, b_end: Any) -> Any:
     if a_end - a != b_end - b:
         return False
-    for index in range(a_end - a):
+    for index in range(a_end - a):  # noqa: SIM110 - a generator does not compile
         if data[a + index] != data[b + index]:
             return False
     return True
@@ -78,7 +81,7 @@ def compare_pairs(
     stamps zero."""
     stamp = np.int64(0)
     made = np.int64(-1)
-    size = np.int64(0)
+    size: Any = 0
     for pair in range(kept.size):
         a, a_end = offsets[kept[pair]], offsets[kept[pair] + 1]
         b, b_end = offsets[removed[pair]], offsets[removed[pair] + 1]
@@ -197,7 +200,8 @@ def score_pairs(
         longest = int((offsets[rows + 1] - offsets[rows]).max())
         places = places_for(longest)
         keys, stamps = np.empty((2, places), np.uint64), np.zeros((2, places), np.int64)
-        compare_pairs(
+        run = small(compare_pairs, int((offsets[rows + 1] - offsets[rows]).sum()) // BYTES_A_STEP)
+        run(
             data, offsets, fold_table(simplify), width, int(measure), kept, removed, *scratch(longest), keys, stamps,
             scores,
         )  # fmt: skip
@@ -222,7 +226,8 @@ def span_arrays(
         longest = int((offsets[rows + 1] - offsets[rows]).max())
         places = places_for(longest)
         keys, stamps = np.empty((1, places), np.uint64), np.zeros((1, places), np.int64)
-        span_pairs(
+        run = small(span_pairs, int((offsets[rows + 1] - offsets[rows]).sum()) // BYTES_A_STEP)
+        run(
             data, offsets, fold_table(simplify), width, kept, removed, *scratch(longest), *scratch(longest), keys,
             stamps, np.empty(places, np.int64), spans, totals,
         )  # fmt: skip

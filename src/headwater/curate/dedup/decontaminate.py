@@ -1,6 +1,6 @@
 """Decontamination of files: rows that hold a benchmark's question go, and name the item.
 
-    report = decontaminate_files([Path("web.jsonl.zst")], Path("out"), benchmarks=[Path("gsm8k_test.jsonl")])
+report = decontaminate_files([Path("web.jsonl.zst")], Path("out"), benchmarks=[Path("gsm8k_test.jsonl")])
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ def read_items(files: Sequence[Path], settings: DecontaminateSettings) -> tuple[
             items.append(Item(f"{path.name}:{known if known is not None else f'#{row.line}'}", question))
         if len(items) == before:
             raise InputError(
-                "no row of this benchmark has a question", where=str(path), mend="name the field that holds it (--field)"
+                "no row of this benchmark has a question",
+                where=str(path),
+                mend="name the field that holds it (--field)",
             )
     return items, lacking
 
@@ -72,7 +74,10 @@ def decontaminate_files(
     Memory: about 50 bytes for each n-gram of the benchmarks, and one batch of the corpus.
     """
     settings, out = settings or DecontaminateSettings(), Path(out)
-    files, benchmark_files = find_files([Path(path) for path in inputs]), find_files([Path(path) for path in benchmarks])
+    files, benchmark_files = (
+        find_files([Path(path) for path in inputs]),
+        find_files([Path(path) for path in benchmarks]),
+    )
     refuse_overwriting([*files, *benchmark_files], out)
     items, lacking = read_items(benchmark_files, settings)
     index = BenchmarkIndex(items, settings)

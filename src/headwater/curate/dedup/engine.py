@@ -194,9 +194,7 @@ class DocumentDedup:
             store.drop(band)
         return made
 
-    def _scores(
-        self, pairs: NDArray[np.uint64], row_of: NDArray[np.uint32], measure: Measure
-    ) -> NDArray[np.float64]:
+    def _scores(self, pairs: NDArray[np.uint64], row_of: NDArray[np.uint32], measure: Measure) -> NDArray[np.float64]:
         """Scores of pairs sorted by their kept side, in slices of bounded text."""
         kept = row_of[pairs >> np.uint64(32)].astype(np.int64)
         removed = row_of[pairs & np.uint64(0xFFFFFFFF)].astype(np.int64)
@@ -285,5 +283,3 @@ def deduplicate(
 def domain_class(domain: str, priority: Sequence[str]) -> int:
     """Place of a domain in the order of preference, from 1; 0 is for documents that are never removed."""
     return 1 + (list(priority).index(domain) if domain in priority else len(priority))
-
-

@@ -264,8 +264,11 @@ class _Cuts:
                 listed = [span for span, other in zip(spans, found.kept_rows[part], strict=True) if other == kept]
                 most = self.settings.spans
                 action = "remove" if self.cutting else "report"
-                yield row, self._evidence.row(
-                    action, "ngram-document", row, kept, round(share, 4), listed[:most], len(listed)
+                yield (
+                    row,
+                    self._evidence.row(
+                        action, "ngram-document", row, kept, round(share, 4), listed[:most], len(listed)
+                    ),
                 )
                 continue
             action = "cut" if self.cutting and not self._uncut[row] else "report"
@@ -361,9 +364,7 @@ def _report(
             "kept_documents": int(sizes[frozen:][kept].sum()),
             "cut_from_kept": cut_bytes,
         },
-        "removed_by_rule": {
-            rule: {"documents": count, "bytes": size} for rule, (count, size) in sorted(rules.items())
-        },
+        "removed_by_rule": {rule: {"documents": count, "bytes": size} for rule, (count, size) in sorted(rules.items())},
         "passages": cuts.counts if cuts is not None else None,
         "groups": by_group,
         "comparisons": decisions.counts,

@@ -60,4 +60,4 @@ def fold_table(simplify: bool = True) -> NDArray[np.uint32]:
         to = np.arange(0x110000, dtype=np.uint32)
         to[[ord(character) for character in traditional]] = [ord(character) for character in simplified]
         folded = to[folded]
-    return (kinds.astype(np.uint32) << CLASS_SHIFT) | folded
+    return (kinds.astype(np.uint32) << np.uint32(CLASS_SHIFT)) | folded

@@ -19,8 +19,7 @@ from typing import Any
 from numba import njit
 from numba.core.caching import IndexDataCacheFile
 
-
-SMALL = 512
+SMALL = 4096
 
 
 @cache
@@ -35,7 +34,7 @@ def kernel(function: Callable[..., Any]) -> Any:
     compiled = njit(nogil=True)(function)
     with suppress(RuntimeError):  # neither the source's folder nor the user's cache can be written: compile each time
         compiled.enable_caching()
-        kept = compiled._cache
+        kept: Any = compiled._cache  # type: ignore[attr-defined]
         kept._source_stamp = _stamp()
         kept._cache_file = IndexDataCacheFile(kept._cache_path, kept._impl.filename_base, _stamp())
     return compiled
@@ -45,4 +44,3 @@ def small(function: Any, size: int) -> Any:
     """The kernel, or for small work the plain function it was made of: compiling takes longer than doing it. For
     kernels without wrapping arithmetic only."""
     return function if size > SMALL else function.py_func
-

@@ -113,7 +113,7 @@ def fingerprints(
             stop = start + 1
             while stop < count and not blocked[stop + window - 1]:
                 stop += 1
-            least = np.int64(-1)
+            least: Any = -1
             for left in range(start, max(start + 1, stop - spread + 1)):
                 right = min(left + spread, stop)
                 if least < left:
@@ -159,13 +159,14 @@ def extend(
     dead, and later proposals do not lean on it.
     """
     found = 0
-    document = np.int64(-1)
-    other = np.int64(-1)
+    document: Any = -1
+    other: Any = -1
     first_found = 0
     count = kept_count = 0
     blocked = np.zeros(0, np.uint8)
     kept_blocked = np.zeros(0, np.uint8)
-    last_shift, last_end = np.int64(0), np.int64(-1)
+    last_shift: Any = 0
+    last_end: Any = -1
     cut_units = 0
     for index in range(numbers.size + 1):
         if index == numbers.size or numbers[index] != document:

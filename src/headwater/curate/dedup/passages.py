@@ -187,8 +187,9 @@ class PassageDedup:
             kept_starts, kept_ends = borders[kept]
             units[index] = starts.size
             stop = int(starts[end]) if end < starts.size else -1
-            bytes_[index] = starts[start], self._tail(number, int(ends[end - 1]), stop), kept_starts[kept_start], 0
-            bytes_[index, 3] = kept_ends[kept_start + end - start - 1]
+            kept_end = int(kept_ends[kept_start + end - start - 1])
+            tail = self._tail(number, int(ends[end - 1]), stop, kept, kept_end)
+            bytes_[index] = starts[start], ends[end - 1] + tail, kept_starts[kept_start], kept_end + tail
         gone = self.alive[table[:, 0]] == 0
         dead, place = np.unique(table[gone, 0], return_inverse=True)
         shares = np.zeros(dead.size)
@@ -206,9 +207,12 @@ class PassageDedup:
         count = tokenize(self.spool.data, begin, end, self.table, hashes, starts, ends)
         return starts[:count] - begin, ends[:count] - begin
 
-    def _tail(self, number: int, end: int, stop: int) -> int:
-        """The end of a cut with the punctuation that follows it, up to the next unit or the end of the line."""
+    def _tail(self, number: int, end: int, stop: int, kept: int, kept_end: int) -> int:
+        """Bytes of punctuation after a cut that the kept text has too, up to the next unit or the end of the line."""
         text = self.spool.text(int(self.row_of[number]))
-        stop = len(text) if stop < 0 else stop
-        line = text.find(b"\n", end, stop)
-        return stop if line < 0 else line
+        after = text[end : stop if stop >= 0 else len(text)].partition(b"\n")[0]
+        there = self.spool.text(int(self.row_of[kept]))[kept_end : kept_end + len(after)]
+        same = next((at for at, pair in enumerate(zip(after, there, strict=False)) if pair[0] != pair[1]), len(there))
+        while same < len(after) and same and after[same] & 0xC0 == 0x80:
+            same -= 1  # not into the middle of a character
+        return same

@@ -1,6 +1,6 @@
 """What a deduplication or decontamination is asked to do.
 
-    DedupSettings(methods=("exact", "minhash"), threshold=0.8)
+DedupSettings(methods=("exact", "minhash"), threshold=0.8)
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Texts and ids on disk while documents are compared: 16 bytes of memory a document, whatever the texts' length.
 
-    with Spool(folder) as spool:
-        spool.add(texts, ids, classes)
-        spool.finish()
-        number, row = spool.numbering()
+with Spool(folder) as spool:
+    spool.add(texts, ids, classes)
+    spool.finish()
+    number, row = spool.numbering()
 """
 
 from __future__ import annotations
@@ -135,7 +135,9 @@ class Spool:
         ids = self._map("ids")
         if classes.size <= SMALL:
             names = [ids[offsets[row] : offsets[row + 1]].tobytes() for row in range(classes.size)]
-            keys = [(kind, name, self._hash(row), row) for row, (kind, name) in enumerate(zip(classes, names, strict=True))]
+            keys = [
+                (kind, name, self._hash(row), row) for row, (kind, name) in enumerate(zip(classes, names, strict=True))
+            ]
             order = np.array([key[-1] for key in sorted(keys)], np.int64)
         else:
             order = sort_ids(ids, offsets, classes)

@@ -1,12 +1,14 @@
 """UTF-8 bytes to units: the one tokeniser of all keys and comparisons, compiled, without Python objects.
 
 A *unit* is one CJK character or one word or number, exactly as `headwater.core.units` counts them; its hash is of the
-folded characters (`folding`) without underscores, so "Don’t", "DON'T" and "ｄｏｎ＇ｔ" hash alike. Punctuation and symbols are no units.
+folded characters (`folding`) without underscores, so "Don’t", "DON'T" and "_don't_" hash alike. Punctuation and symbols
+are no units.
 A *shingle* is the hash of `width` units in a row.
 
     unit_hashes("Headwater 处理中文。")[0]        # 5 hashes, with their byte ranges in [1] and [2]
 """
 
+# ruff: noqa: SIM109 - membership in a tuple compiles to slower code than comparisons
 from __future__ import annotations
 
 from typing import Any
@@ -140,7 +142,7 @@ def shingle(hashes: Any, count: Any, width: Any) -> Any:
     drop = np.uint64(1)
     for _ in range(width):
         drop *= SHINGLE_FACTOR
-    rolling = np.uint64(0)
+    rolling: Any = np.uint64(0)
     for index in range(width):
         rolling = rolling * SHINGLE_FACTOR + hashes[index]
     for index in range(count - width):
