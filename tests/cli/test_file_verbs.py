@@ -12,6 +12,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+import zstandard
 
 from tests.cli.conftest import Call
 from tests.conftest import clean_environment, cli_command
@@ -26,6 +27,11 @@ def command(*arguments: str | Path) -> None:
     from headwater.cli.main import run_command
 
     assert run_command([str(argument) for argument in arguments]) == 0
+
+
+def unpacked(path: Path) -> bytes:
+    with open(path, "rb") as file:
+        return zstandard.ZstdDecompressor().stream_reader(file).read()
 
 
 @pytest.fixture(scope="module")
@@ -121,9 +127,46 @@ def test_serve_says_where_it_listens_and_stops_on_an_interrupt(folder: Path) -> 
         process.wait()
 
 
+def test_curate_keeps_drops_and_says_why(folder: Path, call: Call) -> None:
+    rows = [
+        {"id": number, "text": f"Row {number} says that the river runs by the old mill.", "x": 1} for number in range(8)
+    ]
+    rows += [{"id": 8, "text": "too short"}, {"id": 9, "text": rows[0]["text"]}]
+    (folder / "raw.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows) + "{broken\n")
+    facts = call("curate", "raw.jsonl", "--out", "clean", "--json", cwd=folder).json
+    assert facts["in"]["documents"] == 10
+    assert facts["out"]["documents"] == 8
+    assert sum(lost["documents"] for lost in facts["dropped"].values()) == 2
+    kept = unpacked(folder / "clean" / "kept.jsonl.zst").splitlines()
+    assert [json.loads(line) for line in kept] == rows[:8]
+    assert len((folder / "clean" / "quarantine.jsonl").read_text().splitlines()) == 1
+    text = call("curate", "raw.jsonl", "--out", "clean", cwd=folder).stdout
+    assert "came in" in text
+    assert "1 records could not be read" in text
+    changed = ("curate", "raw.jsonl", "--out", "clean", "--set", "curate.dedup.exact=false")
+    assert "--force" in call(*changed, code=2, cwd=folder).stderr
+    assert call(*changed, "--force", "--json", cwd=folder).json["out"]["documents"] == 9
+
+
+def test_eval_scores_a_model_on_files_and_writes_the_results(folder: Path, call: Call) -> None:
+    (folder / "held.txt").write_text("山高水长，清风徐来。The river runs by the old mill.")
+    facts = call("eval", "model", "held.txt", "--out", "scores", "--json", cwd=folder).json
+    assert facts["rows"][0]["slices"][0]["bits_per_byte"] > 0
+    assert json.loads((folder / "scores" / "results.json").read_text())["rows"] == facts["rows"]
+    assert (folder / "scores" / "results.md").is_file()
+    text = call("eval", "run", "held.txt", "--set", "evaluate.sample_tokens=0", cwd=folder).stdout
+    assert "bits per byte" in text.lower()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["curate", "text"], "no folder is named for the result"),
+        (["curate", "absent.jsonl", "--out", "x"], "no such file or folder"),
+        (["curate", "text", "--out", "x", "--kind", "pdf"], "pdf"),
+        (["eval", "model"], "does not say what it was trained on"),
+        (["eval", "run"], "is not in the workspace around it"),
+        (["eval", "model", "absent.txt"], "no such file or folder"),
         (["tokenize", "text"], "no folder is named for the tokenizer"),
         (["tokenize", "absent", "--out", "x"], "no such file or folder"),
         (["tokenize", "text", "r.yaml", "--out", "x"], "is a recipe and stands beside other inputs"),

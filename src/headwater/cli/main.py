@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import typer
+from pydantic import ValidationError
 
 from headwater import __version__
 from headwater.cli.common import Stopped, print_json
@@ -108,6 +109,12 @@ def run_command(arguments: Sequence[str]) -> int:
                 for item in problems
             ]
         return _fail(error, failure.exit_code, as_json)
+    except ValidationError as failure:  # an option's value that a section of the schema refuses
+        if debug:
+            traceback.print_exc()
+        found = failure.errors(include_url=False)[0]
+        field = ".".join(map(str, found["loc"]))
+        return _fail(_error(f"{field} = {found['input']!r}: {found['msg']}", "", ""), 2, as_json)
     except BrokenPipeError:
         # The reader of our output left (`| head`): not an error, and nothing more can be said on stdout.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
