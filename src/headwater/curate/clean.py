@@ -33,7 +33,7 @@ WRONG_LANGUAGE = "language.not-accepted"
 VERSIONS = {TOO_SHORT: 1, MARKUP: 1, WRONG_LANGUAGE: 1}
 """Every rule here and its version; raise it when a rule would decide otherwise than before."""
 
-_ROUNDS = 8  # of HTML inside HTML ("&amp;amp;lt;"); what needs more is no text
+_ROUNDS = 16  # of HTML inside HTML ("<b<b>>", "&amp;nbsp;"); what needs more is no text
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ def _too_short(cleaned: str, lang: str, config: CleanConfig) -> Cleaned | None:
     if len(cleaned) >= config.min_characters:
         return None
     detail = f"{len(cleaned)} characters after cleaning, fewer than {config.min_characters}"
-    return Cleaned(None, TOO_SHORT, VERSIONS[TOO_SHORT], len(cleaned), detail, lang)
+    return Cleaned(None, TOO_SHORT, VERSIONS[TOO_SHORT], len(cleaned), detail, lang or UNKNOWN)
 
 
 def _prepared(text: str, config: CleanConfig, html: bool) -> list[str] | None:

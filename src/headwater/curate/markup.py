@@ -40,7 +40,7 @@ _CUSTOM = re.compile(rf"</?[a-z][a-z0-9]*+(?:-[a-z0-9]++)++{_ATTRIBUTES}\s*+/?>"
 _DOCTYPE = re.compile(r"<!doctype\b[^<>]*+>|<\?xml\b[^<>]*+\?>|<!\[CDATA\[|\]\]>", re.IGNORECASE | re.ASCII)
 _BLOCK = re.compile(rf"(?:{BLOCKS})", re.IGNORECASE | re.ASCII)
 _CELL = re.compile(rf"(?:{CELLS})", re.IGNORECASE | re.ASCII)
-_ENTITY = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
+_ENTITY = re.compile(r"&(?:amp;)++|&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
 _OPENERS = {name: re.compile(rf"<{name}(?![-\w:])[^<>]*+>", re.IGNORECASE | re.ASCII) for name in DROPPED}
 _CLOSERS = {name: re.compile(rf"</{name}\s*+>", re.IGNORECASE | re.ASCII) for name in DROPPED}
 _PAGE = re.compile(r"\s*+(?:<\?xml[^<>]*+>\s*+)?(?:<!--.{0,500}?-->\s*+)?(?:<!doctype\s+html\b|<html\b)", re.I | re.S)
@@ -95,14 +95,14 @@ def _cut_elements(text: str, name: str) -> str:
 
 
 def decode_entities(text: str) -> str:
-    """Replace character references, except where `<` or `&` would come to begin a tag or another reference."""
+    """Replace character references, except where `<` would come to begin a tag. "&amp;amp;" is one ampersand; whether
+    that begins another reference ("&amp;nbsp;") is for the next pass."""
     return _ENTITY.sub(_character, text) if "&" in text else text
 
 
 def _character(match: re.Match[str]) -> str:
+    if match[0].startswith("&amp;"):
+        return "&"
     found = html.unescape(match[0])
-    if found in ("<", "&"):
-        following = match.string[match.end() : match.end() + 1]
-        if following == "&" or following.isalpha() or following in ("/", "!", "?", "#"):
-            return match[0]
-    return found
+    following = match.string[match.end() : match.end() + 1]
+    return match[0] if found == "<" and (following.isalpha() or following in ("/", "!", "?")) else found

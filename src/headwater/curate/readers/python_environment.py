@@ -246,9 +246,17 @@ def _take_doc_strings(node: _Holder, name: str, lines: list[str | None], section
             lines[start] = " " * first.col_offset + "..."
         elif end < len(lines) and not (lines[end] or "").strip():
             lines[end] = None
-    for child in node.body:
+    for child in _definitions(node):
+        _take_doc_strings(child, f"{name}.{child.name}", lines, sections)
+
+
+def _definitions(node: ast.AST) -> Iterator[ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]:
+    """Classes and functions in a body, those under `if`, `try` and `with` too, but not those inside each other."""
+    for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            _take_doc_strings(child, f"{name}.{child.name}", lines, sections)
+            yield child
+        elif isinstance(child, ast.stmt | ast.excepthandler | ast.match_case):
+            yield from _definitions(child)
 
 
 def _stands_alone(node: ast.Expr, lines: list[str | None]) -> bool:

@@ -29,12 +29,16 @@ _HTML = ("text/html", "application/xhtml+xml")
 def read_warc(file: SourceFile, source: SourceConfig) -> Iterator[Item]:
     """Pages of a file. `Record.position` and `Bad.offset` count decompressed bytes."""
     start, offset, seen = 0, 0, False
+    held: list[Item] = []  # stray bytes before the first record: without any record they are the whole file
     while True:
         stream = RawStream(Path(file.path), start)
         window = _Window(stream, offset)
         for item in _records(window, source):
             seen = seen or not (isinstance(item, Bad) and item.reason == Reason.BAD_RECORD and not item.records)
-            yield item
+            held.append(item)
+            if seen:
+                yield from held
+                held.clear()
         offset = window.offset + len(window.buffer)
         following = None
         if stream.damage is not None:
@@ -45,7 +49,8 @@ def read_warc(file: SourceFile, source: SourceConfig) -> Iterator[Item]:
             break
         start = following
     if not seen:
-        yield Bad(Reason.WRONG_FORMAT, "no WARC record in it", records=0)
+        size = sum(item.raw_bytes for item in held)
+        yield Bad(Reason.WRONG_FORMAT, "no WARC record in it", raw_bytes=size, records=0)
 
 
 class _Window:
@@ -211,7 +216,8 @@ def _true_length(window: _Window, header: _Header, cap: int) -> int:
     while True:
         found = _NEXT.search(window.buffer, header.size - 1)
         if found:
-            return found.start() + 1 - header.size
+            length = found.start() + 1 - header.size
+            return length if cap or length < header.length else 0
         if not complete or len(window.buffer) - header.size > cap:
             return 0
         if not window.more():

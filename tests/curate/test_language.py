@@ -1,0 +1,73 @@
+from pathlib import Path
+
+import orjson
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headwater.curate import detect_language, language_shares
+
+SENTENCES = {
+    "zh": "今天天气很好，我们一起去公园散步，然后回家吃饭。",
+    "en": "The weather is fine today, so we will walk in the park and then go home.",
+    "ja": "今日はとても天気がいいので、公園を散歩してから家に帰ります。",
+    "ko": "오늘은 날씨가 아주 좋아서 공원을 산책하고 집에 갑니다.",
+    "de": "Heute ist das Wetter sehr schön, deshalb gehen wir im Park spazieren.",
+    "fr": "Aujourd'hui il fait très beau, alors nous allons nous promener dans le parc.",
+    "es": "Hoy hace muy buen tiempo, así que vamos a pasear por el parque y luego a casa.",
+    "ru": "Сегодня очень хорошая погода, поэтому мы пойдём гулять в парк.",
+}
+
+
+@pytest.mark.parametrize("lang", SENTENCES)
+def test_a_sentence_is_known_by_its_language(lang: str) -> None:
+    found, share = detect_language(SENTENCES[lang])
+    assert found == lang
+    assert share > 0.9
+
+
+def test_traditional_characters_and_a_quoted_kana_are_chinese() -> None:
+    assert detect_language("依韻和章樞密景靈宫奉安列聖神御，清都鐃吹犯宵寒。")[0] == "zh"
+    assert detect_language("这家叫做“优の良品”的店今天开门了，很多人在排队。")[0] == "zh"
+
+
+def test_mixed_text_has_a_share_for_each_language() -> None:
+    shares = language_shares(SENTENCES["zh"] + SENTENCES["en"])
+    assert set(shares) == {"zh", "en"}
+    assert 0.3 < shares["zh"] < 0.7
+    assert sum(shares.values()) == pytest.approx(1, abs=1e-3)
+
+
+def test_code_blocks_and_addresses_do_not_count() -> None:
+    text = (
+        SENTENCES["zh"] + "\n```\nthe code is of no concern to that and this for with\n```\nhttps://the.of/and/to/that"
+    )
+    assert detect_language(text) == ("zh", 1.0)
+
+
+def test_code_alone_is_judged_by_what_there_is() -> None:
+    assert detect_language("```\nThis is the only text that there is in it and it will do.\n```")[0] == "en"
+
+
+def test_text_without_letters_is_undetermined() -> None:
+    assert detect_language("12 + 30 = 42 !!! 😀") == ("und", 0.0)
+    assert detect_language("") == ("und", 0.0)
+
+
+@given(st.text(max_size=200))
+def test_shares_are_ordered_and_add_up_to_at_most_one(text: str) -> None:
+    shares = list(language_shares(text).values())
+    assert shares == sorted(shares, reverse=True)
+    assert sum(shares) <= 1.001
+
+
+def test_labels_of_real_documents_are_found_again(shared_data: Path) -> None:
+    right = total = 0
+    for domain in ("books", "papers"):
+        with zstandard.open(shared_data / "corpora" / f"{domain}.jsonl.zst", "rb") as file:
+            rows = [orjson.loads(line) for line in file.read().split(b"\n")[:300] if line]
+        for row in rows:
+            total += 1
+            right += detect_language(row["text"])[0] == row["lang"]
+    assert right / total > 0.98
