@@ -24,6 +24,8 @@ class EncodedPrompt:
 
     ids: list[int]
     text: str
+    prefix: int = 0
+    """Leading ids that no text stands for: where the model's documents begin with one."""
 
 
 def encode_completion(request: CompletionRequest, engine: Engine) -> list[EncodedPrompt]:
@@ -87,7 +89,7 @@ def _with_specials(text: str, tokenizer: Tokenizer, marks: _Marks) -> list[int]:
 
 def _text(prompt: str, engine: Engine) -> EncodedPrompt:
     try:
-        return EncodedPrompt(engine.encode(prompt), prompt)
+        return EncodedPrompt(engine.encode(prompt), prompt, len(engine.tokenizer.document_prefix))
     except InputError as error:
         raise bad_request(error.what, param="prompt") from error
 

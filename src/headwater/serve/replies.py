@@ -145,8 +145,12 @@ class CompletionReply(Reply):
     def take(self, event: Event) -> None:
         if isinstance(event, PromptScores):
             for index, choice in enumerate(self.choices):
-                choice.scores += event.prompts[index // self.n]
+                choice.scores += self._prompt_scores(event, index)
         super().take(event)
+
+    def _prompt_scores(self, event: PromptScores, index: int) -> list[Scored]:
+        number = index // self.n
+        return event.prompts[number][self._prompts[number].prefix :]
 
     def opening(self) -> list[dict[str, Any]]:
         if not self._echo or self._logprobs:
@@ -156,7 +160,7 @@ class CompletionReply(Reply):
     def chunks(self, event: Event) -> list[dict[str, Any]]:
         if isinstance(event, PromptScores):
             return [
-                self._chunk(index, self._prompts[index // self.n].text, event.prompts[index // self.n])
+                self._chunk(index, self._prompts[index // self.n].text, self._prompt_scores(event, index))
                 for index in range(len(self.choices))
             ]
         if isinstance(event, Piece):

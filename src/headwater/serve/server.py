@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import json
+import shlex
 import signal
 import socket
 import threading
@@ -129,7 +130,8 @@ def _serving(listener: socket.socket, config: ServeConfig, name: str, authentica
     shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
     url = f"http://{shown}:{port}/v1"
     body = json.dumps({"model": name, "prompt": "Once upon a time", "max_tokens": 64})
-    key = f' -H "Authorization: Bearer ${config.api_key_env}"' if authenticated else ""
+    stored = f"$(head -n 1 {shlex.quote(config.api_key_file)})" if config.api_key_file else f"${config.api_key_env}"
+    key = f' -H "Authorization: Bearer {stored}"' if authenticated else ""
     curl = f"curl {url}/completions -H 'Content-Type: application/json'{key} -d '{body}'"
     return Serving(url, name, curl, authenticated)
 
