@@ -75,7 +75,7 @@ def tokenize(data: Any, begin: Any, end: Any, table: Any, hashes: Any, starts: A
     """
     count = 0
     inside = False  # in a word
-    last = 0  # class of the character before
+    last: Any = 0  # class of the character before
     word = np.uint64(0)
     at = begin
     while at < end:
