@@ -92,6 +92,13 @@ def test_a_verb_wins_over_a_path_and_a_path_alone_is_explained(call: Call, tmp_p
     assert "headwater run ./status" in wrong.stderr
 
 
+def test_a_sub_verb_wins_over_a_path_and_a_dot_names_the_path(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "dedup").mkdir()
+    (tmp_path / "dedup" / "rows.jsonl").write_text('{"text": "The river runs down from the hills to the old mill."}\n')
+    assert "Missing argument" in call("curate", "dedup", code=2).stderr
+    assert call("curate", "./dedup", "--out", "clean", "--json").json["out"]["documents"] == 1
+
+
 def test_running_a_recipe_for_a_cluster_says_what_is_missing(call: Call) -> None:
     found = call("run", RECIPES / "gpt3-175b-3d.yaml", "--json", code=2).json
     text = json.dumps(found)
@@ -103,7 +110,10 @@ def test_running_a_recipe_for_a_cluster_says_what_is_missing(call: Call) -> None
 def test_version_and_help_name_every_verb(call: Call) -> None:
     assert call("--version").stdout.startswith("headwater ")
     text = call("--help").stdout
-    for verb in ("run", "status", "lineage", "init", "recipe"):
+    for verb in (
+        "run", "status", "lineage", "curate", "tokenize", "train", "trace", "eval", "export", "generate", "serve",
+        "init", "recipe",
+    ):  # fmt: skip
         assert f" {verb} " in text
     assert "no verb is given" in call(code=2).stderr
 

@@ -90,8 +90,8 @@ class Recipe(Section):
     """How the data stages use this machine."""
 
     cluster: str | None = field(None, kind="operational")
-    """The machines a recipe is meant for, in words or as GPU:PER_NODExNODES (`a100-80gb:8x512`); described,
-    not used."""
+    """The machines a recipe is meant for, as GPU:PER_NODExNODES (`a100-80gb:8x512`) or a cluster file; what
+    `headwater plan` starts from."""
 
     @model_validator(mode="before")
     @classmethod

@@ -108,7 +108,7 @@ ALSO_READ_BY = {
     "monitor": "stage train",
     "parallel": "stage train",
     "serve": "`headwater serve`",
-    "cluster": "`headwater recipe describe`",
+    "cluster": "`headwater plan`",
     "workspace": "every command",
 }
 
