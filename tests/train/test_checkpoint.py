@@ -264,7 +264,9 @@ def kills(request: pytest.FixtureRequest) -> int:
     return request.param
 
 
-@pytest.mark.parametrize("kills", [4, pytest.param(50, marks=pytest.mark.soak)], indirect=True)
+@pytest.mark.parametrize(
+    "kills", [4, pytest.param(50, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])], indirect=True
+)
 def test_a_process_killed_while_saving_leaves_only_whole_checkpoints(tmp_path: Path, kills: int) -> None:
     rng = random.Random(5)
     last = 0

@@ -93,7 +93,7 @@ def last_step(run_dir: Path) -> int:
     return max((row["step"] for row in RunFolder(run_dir).metrics()), default=0)
 
 
-@pytest.mark.parametrize("kills", [4, pytest.param(50, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("kills", [4, pytest.param(50, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])])
 def test_random_kills_change_nothing(world: World, undisturbed: RunFolder, tmp_path: Path, kills: int) -> None:
     """Each process gets a few steps further, then dies anywhere: in a step, in a save, in a validation."""
     rng = random.Random(kills)
@@ -178,6 +178,21 @@ def test_a_damaged_checkpoint_costs_steps_but_not_the_result(
     assert any(event["event"] == "warning" for event in run.events())
     assert [event["step"] for event in run.events() if event["event"] == "resumed"] == [57]
     assert_same_run(run, undisturbed)
+
+
+def test_a_disk_that_fills_up_in_the_middle_loses_nothing(world: World, undisturbed: RunFolder, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    process = start(world, run_dir, disk_full_at=31)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert "does not fit" in errors
+    newest = RunFolder(run_dir).newest_checkpoint()
+    assert newest is not None
+    assert newest.step in (27, 30)  # that of step 30 may still have been on its way
+    run = finish(world, run_dir)
+    assert [row["step"] for row in run.metrics()] == list(range(1, 61))
+    ours, theirs = load_weights(run.path), load_weights(undisturbed.path)
+    assert all(torch.equal(ours.tensors[name], theirs.tensors[name]) for name in ours.tensors)
 
 
 def test_a_synchronous_save_and_another_cadence_give_the_same_run(

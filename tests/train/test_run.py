@@ -208,6 +208,14 @@ def test_a_callbacks_state_goes_on_after_an_error(world: World, tmp_path: Path) 
     assert resumed[0]["step"] == 4
 
 
+def test_a_window_may_be_one_text(world: World, tmp_path: Path) -> None:
+    """Without document masks attention crosses borders, so the loss differs from the first step on."""
+    masked, open_ = small_run(world, tmp_path / "a"), small_run(world, tmp_path / "b", document_mask=False)
+    first = [next(run.metrics())["loss"] for run in (masked, open_)]
+    assert first[0] != first[1]
+    assert first[0] == pytest.approx(first[1], rel=0.01)
+
+
 def test_two_callbacks_of_one_name_are_refused(world: World, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="name of its own"):
         small_run(world, tmp_path / "run", callbacks=[Counter(), Counter()])

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from headwater.core.errors import InputError
-from headwater.dataset import Loader, StepOrder, TokenDataset
+from headwater.dataset import DomainStream, Loader, StepOrder, TokenDataset
 from headwater.dataset.loader import Batch as LoadedBatch
 from headwater.dataset.loader import positions_of
 from headwater.train.train_module import IGNORE, Batch
@@ -30,7 +30,7 @@ class RunData:
         split = dataset.split("train")
         self._loader = Loader(split, order, restart_positions=document_mask)
         self._document_mask = document_mask
-        self._bytes_per_token = {name: stream.bytes / stream.tokens for name, stream in split.domains.items()}
+        self._bytes_per_token = {name: _bytes_per_target(stream) for name, stream in split.domains.items()}
 
     def batch(self, step: int) -> Batch:
         """The batch of one step, read now."""
@@ -90,7 +90,7 @@ def validation_windows(
             positions_of(documents[:, :-1], restart=document_mask),
             document_mask,
             domains=(name,) * len(windows),
-            text_bytes=valid * stream.bytes / stream.tokens,
+            text_bytes=valid * _bytes_per_target(stream),
         )
         found.append(ValidationWindows(name, batch))
     if not found:
@@ -100,6 +100,11 @@ def validation_windows(
             mend="give the validation split a larger share (curate.split), or use a shorter train.seq_len",
         )
     return found
+
+
+def _bytes_per_target(stream: DomainStream) -> float:
+    """Text bytes a predicted token stands for; the first token of a document is not predicted."""
+    return stream.bytes / max(1, stream.tokens - stream.documents)
 
 
 def _batch(

@@ -1,0 +1,126 @@
+"""What a run is expected to take, against what it takes; and the machine it runs on."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headwater.core.errors import RecipeError
+from headwater.model import Decoder, ModelConfig, init_weights
+from headwater.train import devices
+from headwater.train.config import OptimizerConfig, PhaseConfig, TrainConfig
+from headwater.train.estimate import activation_bytes_per_token, choose_micro_batch, state_size
+from headwater.train.phases import plan_run
+from headwater.train.train_module import Batch, TrainModule
+
+SMALL = ModelConfig(
+    hidden_size=64, num_hidden_layers=3, num_attention_heads=4, intermediate_size=176, vocab_size=500,
+    max_position_embeddings=512,
+)  # fmt: skip
+
+
+def stepped(config: TrainConfig) -> TrainModule:
+    model = Decoder(SMALL)
+    init_weights(model, 0)
+    module = TrainModule(model, config, device=torch.device("cpu"), precision="fp32", micro_batch=4)
+    tokens = torch.arange(4 * 32).remainder(500).view(4, 32)
+    module.train_step(1, Batch(tokens, tokens), lr_factor=1.0)
+    return module
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+@pytest.mark.parametrize("averaging", [{"name": "none"}, {"name": "ema", "every": 1}])
+def test_the_size_of_a_checkpoint_is_as_estimated(optimizer: str, averaging: dict[str, object]) -> None:
+    config = TrainConfig(steps=5, optimizer={"name": optimizer}, averaging=averaging)
+    tensors = stepped(config).state_tensors().values()
+    actual = sum(t.numel() * t.element_size() for t in tensors)
+    size = state_size(SMALL, config)
+    assert actual == pytest.approx(size.weights + size.optimizer + size.averages, rel=0.01)
+    assert actual < size.checkpoint
+
+
+@pytest.mark.parametrize("mode", ["none", "selective", "full"])
+def test_activations_are_of_the_estimated_size(mode: str) -> None:
+    """What autograd keeps for the backward pass, counted by its hooks, against the formula."""
+    config = TrainConfig(steps=5, activation_checkpointing=mode)
+    seq_len = 128
+    module = stepped(config)
+    kept: dict[int, int] = {}
+    weights = {p.data_ptr() for p in module.model.parameters()}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.untyped_storage().data_ptr() not in weights:
+            kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    tokens = torch.arange(4 * seq_len).remainder(500).view(4, seq_len)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        hidden = module.model(tokens)
+    if mode == "selective":  # its caches are not saved tensors; the order is what can be seen from outside
+        none = activation_bytes_per_token(SMALL, TrainConfig(steps=1), "fp32", seq_len)
+        assert activation_bytes_per_token(SMALL, config, "fp32", seq_len) < none
+        return
+    assert hidden.requires_grad
+    estimated = activation_bytes_per_token(SMALL, config, "fp32", seq_len) * tokens.numel()
+    assert sum(kept.values()) < 1.4 * estimated
+    if mode == "none":
+        assert sum(kept.values()) > 0.4 * estimated
+
+
+@given(st.integers(1, 512), st.sampled_from((64, 256, 512)), st.integers(8 << 20, 8 << 30))
+def test_the_chosen_micro_batch_fits_and_is_not_larger_than_the_batch(batch: int, seq_len: int, free: int) -> None:
+    config = TrainConfig(steps=5, global_batch=batch, seq_len=seq_len)
+    plan = plan_run(config)
+    try:
+        chosen, why = choose_micro_batch(
+            None, SMALL, plan, config, free_bytes=free, device_type="cpu", precision="fp32"
+        )
+    except RecipeError as error:
+        assert "GB" in error.what  # noqa: PT017
+        return
+    assert 1 <= chosen <= batch
+    assert why
+    assert chosen * seq_len * activation_bytes_per_token(SMALL, config, "fp32", seq_len) <= free
+    parts = -(-batch // chosen)
+    assert chosen * (parts - 1) < batch <= chosen * parts
+
+
+def test_the_recipes_own_micro_batch_is_taken() -> None:
+    config = TrainConfig(steps=5, global_batch=8, seq_len=64)
+    plan = plan_run(config)
+    chosen = choose_micro_batch(3, SMALL, plan, config, free_bytes=8 << 30, device_type="cpu", precision="fp32")
+    assert chosen == (3, "as the recipe says")
+
+
+def test_precision_follows_hardware_and_wish() -> None:
+    cpu = torch.device("cpu")
+    assert devices.choose_precision("fp32", cpu, 4096)[0] == "fp32"
+    assert devices.choose_precision("bf16", cpu, 64)[0] == "bf16"
+    assert devices.choose_precision("auto", cpu, 64)[0] == "fp32"
+    expected = "bf16" if devices.cpu_has_bf16() else "fp32"
+    assert devices.choose_precision("auto", cpu, 4096)[0] == expected
+
+
+def test_memory_is_measured_here() -> None:
+    cpu = torch.device("cpu")
+    assert devices.used_memory_bytes(cpu) > 50 << 20
+    assert devices.free_memory_bytes(cpu) > 0
+    assert devices.gpu_utilisation(cpu) is None
+    assert devices.peak_flops(cpu, "bf16") is None
+    assert devices.choose_device("cpu") == cpu
+
+
+def test_every_alias_leads_to_a_field_that_exists() -> None:
+    for alias, path in TrainConfig.PATH_ALIASES.items():
+        config: object = TrainConfig(steps=1)
+        for part in path.split("."):
+            assert part in type(config).model_fields, (alias, path)  # type: ignore[attr-defined]
+            config = getattr(config, part)
+
+
+def test_every_field_is_documented() -> None:
+    for section in (TrainConfig, OptimizerConfig, PhaseConfig):
+        for name, info in section.model_fields.items():
+            assert info.description, name
