@@ -33,6 +33,9 @@ def test_the_endpoint_shows_the_latest_record(tmp_path: Path) -> None:
     assert 'llm_train_loss{run="first"} 3.5' in text
     assert 'llm_tokens_total{run="first"} 4096.0' in text
     assert 'llm_val_loss{domain="代码",run="first"} 2.0' in text
+    assert "# TYPE llm_tokens_total counter" in text
+    assert "# TYPE llm_train_loss gauge" in text
+    assert "llm_gpu_utilisation_ratio" not in text
     assert "# HELP llm_train_loss Cross-entropy of the step's batch (nats/token)" in text
     assert not (tmp_path / "endpoints.json").exists()
 

@@ -10,36 +10,60 @@ from __future__ import annotations
 
 import errno
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headwater.core.errors import UserError
 from headwater.core.files import atomic_write
 from headwater.monitor.config import PrometheusConfig
 from headwater.monitor.registry import METRICS
 
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
 PORTS_TRIED = 50
+
+
+class _Latest:
+    """A Prometheus collector of the latest value of every declared metric."""
+
+    def __init__(self, run_id: str) -> None:
+        self._run_id = run_id
+        self._values: dict[str, Any] = {}
+
+    def update(self, record: Mapping[str, Any]) -> None:
+        """Missing and null values leave the earlier figure. The dictionary is replaced, as another thread reads it."""
+        self._values = {**self._values, **{key: value for key, value in record.items() if value is not None}}
+
+    def collect(self) -> Iterator[Metric]:
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        values = self._values
+        for metric in METRICS.values():
+            if not metric.prometheus or metric.key not in values:
+                continue
+            family = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+            made = family(metric.prometheus, f"{metric.help} ({metric.unit})", labels=("run", *metric.labels))
+            value = values[metric.key]
+            if isinstance(value, Mapping):
+                for label, number in value.items():
+                    if number is not None:
+                        made.add_metric((self._run_id, label), number)
+            else:
+                made.add_metric((self._run_id,), value)
+            yield made
 
 
 class PrometheusSink:
     """Serves the latest value of every declared metric until `close`."""
 
     def __init__(self, config: PrometheusConfig, run_dir: Path, run_id: str, warn: Callable[[str], None]) -> None:
-        from prometheus_client import CollectorRegistry, Gauge
+        from prometheus_client import CollectorRegistry
 
+        self._latest = _Latest(run_id)
         self._registry = CollectorRegistry()
-        self._gauges: dict[str, Gauge] = {}
-        for metric in METRICS.values():
-            if metric.prometheus:
-                # Counters are set, not added to: after a resume the run's own total goes on where it was.
-                self._gauges[metric.key] = Gauge(
-                    metric.prometheus,
-                    f"{metric.help} ({metric.unit})",
-                    ("run", *metric.labels),
-                    registry=self._registry,
-                )
-        self._run_id = run_id
+        self._registry.register(self._latest)
         self._endpoints = run_dir / "endpoints.json"
         self.port = self._serve(config)
         if self.port != config.port:
@@ -69,14 +93,7 @@ class PrometheusSink:
 
     def write(self, record: Mapping[str, Any]) -> None:
         """Show a record; missing and null values leave the earlier figure."""
-        for key, gauge in self._gauges.items():
-            value = record.get(key)
-            if isinstance(value, Mapping):
-                for label, number in value.items():
-                    if number is not None:
-                        gauge.labels(self._run_id, label).set(number)
-            elif value is not None:
-                gauge.labels(self._run_id).set(value)
+        self._latest.update(record)
 
     def close(self) -> None:
         self._server.shutdown()
