@@ -191,7 +191,7 @@ def score_pairs(
     *,
     width: int,
     measure: Measure = Measure.JACCARD,
-    simplify: bool = True,
+    simplify: bool = False,
 ) -> NDArray[np.float64]:
     """Score of each pair of rows, float64 [n]. About 40 bytes of memory for a byte of the longest text."""
     scores = np.zeros(kept.size)
@@ -216,7 +216,7 @@ def span_arrays(
     *,
     width: int,
     most: int,
-    simplify: bool = True,
+    simplify: bool = False,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Spans [n, most, 4] and how many each pair has [n]; see `span_pairs`."""
     spans = np.zeros((kept.size, most, 4), np.int64)
@@ -242,11 +242,11 @@ def _pair(kept: str, removed: str, width: int, measure: Measure, simplify: bool)
     return float(scores[0])
 
 
-def jaccard(first: str, second: str, *, width: int = 5, simplify: bool = True) -> float:
+def jaccard(first: str, second: str, *, width: int = 5, simplify: bool = False) -> float:
     """Jaccard similarity of the shingle sets of two texts, 0 to 1."""
     return _pair(first, second, width, Measure.JACCARD, simplify)
 
 
-def containment(part: str, whole: str, *, width: int = 5, simplify: bool = True) -> float:
+def containment(part: str, whole: str, *, width: int = 5, simplify: bool = False) -> float:
     """Share of the shingles of `part` that `whole` has too, 0 to 1."""
     return _pair(whole, part, width, Measure.CONTAINMENT, simplify)

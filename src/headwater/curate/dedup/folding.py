@@ -37,7 +37,7 @@ def traditional_pairs() -> tuple[str, str]:
 
 
 @cache
-def fold_table(simplify: bool = True) -> NDArray[np.uint32]:
+def fold_table(simplify: bool = False) -> NDArray[np.uint32]:
     """Class << CLASS_SHIFT | folded code point, uint32 [0x110000]; 4.4 MB, made on first use in about 0.1 s.
 
     Folding: lower case; compatibility forms of one character (full-width ASCII, half-width kana, Han variants);

@@ -88,7 +88,7 @@ def arrow_views(texts: pa.Array) -> tuple[Bytes, Offsets]:
 
 
 def minhash_keys(
-    texts: pa.Array, *, bands: int = BANDS, rows: int = ROWS, width: int = WIDTH, simplify: bool = True
+    texts: pa.Array, *, bands: int = BANDS, rows: int = ROWS, width: int = WIDTH, simplify: bool = False
 ) -> tuple[Hashes, NDArray[np.int32]]:
     """Band keys, uint64 [bands, n], and units, int32 [n], of a large_string array of n texts."""
     data, offsets = arrow_views(texts)
@@ -96,7 +96,7 @@ def minhash_keys(
 
 
 def minhash_keys_of(
-    data: Bytes, offsets: Offsets, *, bands: int = BANDS, rows: int = ROWS, width: int = WIDTH, simplify: bool = True
+    data: Bytes, offsets: Offsets, *, bands: int = BANDS, rows: int = ROWS, width: int = WIDTH, simplify: bool = False
 ) -> tuple[Hashes, NDArray[np.int32]]:
     """As `minhash_keys`, from bytes and offsets, int64 [n + 1]."""
     keys = np.empty((bands, offsets.size - 1), np.uint64)

@@ -51,7 +51,7 @@ def simhash_batch(
         out[document] = bits
 
 
-def simhash_of(data: Bytes, offsets: Offsets, *, width: int = SIMHASH_WIDTH, simplify: bool = True) -> Hashes:
+def simhash_of(data: Bytes, offsets: Offsets, *, width: int = SIMHASH_WIDTH, simplify: bool = False) -> Hashes:
     """SimHash of each text, uint64 [n], from bytes and offsets, int64 [n + 1]."""
     out = np.zeros(offsets.size - 1, np.uint64)
     if out.size:

@@ -187,7 +187,7 @@ def utf8(text: str) -> Bytes:
     return np.frombuffer(bytearray(text.encode("utf-8", "surrogatepass")), np.uint8)
 
 
-def unit_hashes(text: str, *, simplify: bool = True) -> tuple[Hashes, Offsets, Offsets]:
+def unit_hashes(text: str, *, simplify: bool = False) -> tuple[Hashes, Offsets, Offsets]:
     """Hash, first byte and end byte of each unit of a text, [units] each."""
     data = utf8(text)
     hashes, starts, ends = scratch(data.size)
