@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from headwater.model.init import init_weights, initial_tensor
     from headwater.model.layout import BlockLayout
     from headwater.model.loss import CrossEntropy, cross_entropy
+    from headwater.model.memory import keep_freed_memory
 
 _LAZY = {
     "BlockLayout": "layout",
@@ -28,6 +29,7 @@ _LAZY = {
     "cross_entropy": "loss",
     "init_weights": "init",
     "initial_tensor": "init",
+    "keep_freed_memory": "memory",
     "load_hf": "hf",
     "save_hf": "hf",
 }
@@ -43,6 +45,7 @@ __all__ = [
     "cross_entropy",
     "init_weights",
     "initial_tensor",
+    "keep_freed_memory",
     "load_hf",
     "save_hf",
 ]

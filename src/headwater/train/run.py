@@ -25,7 +25,7 @@ from headwater.core.jsonl import plain_json
 from headwater.core.locks import FolderLock
 from headwater.core.progress import SILENT, Reporter
 from headwater.dataset import StepOrder, TokenDataset
-from headwater.model import Decoder, ModelConfig, init_weights
+from headwater.model import Decoder, ModelConfig, init_weights, keep_freed_memory
 from headwater.monitor import MonitorConfig
 from headwater.monitor.record import cut_after
 from headwater.tokenizer import Tokenizer
@@ -221,6 +221,8 @@ class _Run:
         self._check_disk()
         self._clean()
         seed_everything(self.seed)
+        if self.device.type == "cpu":
+            keep_freed_memory()
         decoder = Decoder(self.model)
         init_weights(decoder, self.seed)
         module = TrainModule(
