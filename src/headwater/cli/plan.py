@@ -258,15 +258,27 @@ def _from_recipe(path: Path, overrides: Any, stack: str) -> tuple[ModelSpec, dic
         qk_norm=m.qk_norm,
     )
     total = t.tokens if t.tokens is not None else (t.steps or 0) * t.global_batch * t.seq_len
+    total = total or sum(phase.tokens or 0 for phase in t.phases)
     if not total:
         raise UserError("the recipe does not say how long it trains", where="train.tokens", mend="set train.tokens")
+    seq, batch = t.seq_len, t.global_batch
+    if t.phases:
+        longest = max(t.phases, key=lambda phase: phase.share or phase.tokens or phase.steps or 0)
+        seq = longest.seq_len or seq
+        batch = longest.global_batch or max(1, t.global_batch * t.seq_len // seq)
+        make_reporter().warn(
+            f"the recipe has {len(t.phases)} phases; the longest, {longest.name} ({batch:,} samples of {seq:,} tokens), "
+            "is planned for all tokens. Plan another with --seq and --batch"
+        )
     work: dict[str, Any] = {
         "tokens": float(total),
-        "seq": t.seq_len,
-        "global_batch": t.global_batch,
+        "seq": seq,
+        "global_batch": batch,
         "precision": t.precision,
         "optimizer": t.optimizer.name,
     }
+    if t.batch_ramp is not None:
+        work["warmup_batch_tokens"] = t.batch_ramp.steps * seq * (t.batch_ramp.start + batch) / 2.0
     layout = None
     if p.ranks > 1:
         again = t.activation_checkpointing

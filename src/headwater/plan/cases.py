@@ -125,6 +125,7 @@ class Cases:
     overlap_wgrad: Array  # 1: tensor-parallel gradient traffic runs behind the weight gradient
     graphs: Array  # 1: CUDA graphs, no per-kernel host work
     fused_loss: Array
+    expandable: Array  # 1: the allocator grows segments in place and fragments less
     derate: Array  # known slowness of a site: 1.03 = 3 % more time, from its own notes
     reshard: Array  # ZeRO-3: parameters freed after forward and gathered again in backward
 

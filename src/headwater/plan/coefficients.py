@@ -41,6 +41,7 @@ class Coefficients:
     intra_efficiency: float
     inter_efficiency: float
     latency: float
+    tp_sync: float
     hop_latency: float
     wgrad_hidden: float
     tp_hidden: float

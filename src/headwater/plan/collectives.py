@@ -20,17 +20,26 @@ def group_bandwidth(ranks: Array, inside: Array, intra: Array, nic: Array, c: Co
     return np.where(ranks <= inside, local, np.minimum(local, rails))
 
 
-def ring(message: Array, ranks: Array, bandwidth: Array, passes: float, c: Coefficients, calls: Array = 1.0) -> Array:
+def ring(
+    message: Array,
+    ranks: Array,
+    bandwidth: Array,
+    passes: float,
+    c: Coefficients,
+    calls: Array = 1.0,
+    sync: Array = 0.0,
+) -> Array:
     """Seconds of `calls` ring collectives that together move `passes` times (q-1)/q of `message` bytes.
 
     `passes` is 2 for all-reduce, 1 for reduce-scatter and all-gather. All-reduce goes over to trees when latency
-    binds (log q); gather and scatter are rings in NCCL up to 2.22: their latency is linear in the group.
+    binds (log q); gather and scatter are rings in NCCL up to 2.22: their latency is linear in the group. `sync` is what
+    a call costs besides: the wait for the slowest host of the group.
     """
     q = np.maximum(ranks, 1.0)
     tree = 2.0 * np.ceil(np.log2(q)) * c.latency
     line = (q - 1.0) * c.hop_latency
-    delay = np.minimum(2.0 * line, tree) if passes == 2.0 else np.minimum(line, 200.0 * c.latency)
-    delay = delay + c.latency
+    delay = np.minimum(2.0 * line, tree) if passes == 2.0 else line
+    delay = delay + c.latency + sync
     return np.where(q > 1, passes * (q - 1) / q * message / bandwidth + calls * delay, 0.0)
 
 

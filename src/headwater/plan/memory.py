@@ -17,8 +17,9 @@ from .schedules import in_flight, stage_layers
 
 MIB, GIB = 2.0**20, 2.0**30
 # The caching allocator fragments with the activations that come and go: more where a pipeline keeps several
-# micro-batches alive. Reserved / allocated is 1.03 to 1.09 on 43 B200 runs (SimuMax); the shares below give that.
-FRAGMENTED_SHARE, FRAGMENTED_PIPELINE = 0.06, 0.30
+# micro-batches alive, less with expandable segments. Reserved / allocated is 1.03 to 1.09 on 43 B200 runs (SimuMax);
+# the shares below give that, and what BLOOM's and nanotron's runs show.
+FRAGMENTED_SHARE, FRAGMENTED_PIPELINE, FRAGMENTED_EXPANDABLE = 0.06, 0.30, 0.15
 LARGEST_WEIGHT_BYTES = 5.25  # temporaries a byte of the widest weight: 22 B200 runs with allocated memory (SimuMax)
 CONTEXT_BYTES = 0.9 * GIB  # CUDA context and libraries; 0.5 to 1.8 GiB reported
 COMMUNICATOR_BYTES = 0.35 * GIB  # buffers of one NCCL communicator; assumed
@@ -140,7 +141,8 @@ def memory(x: Cases) -> Memory:
     }
     allocated = totals.max(axis=0)
     groups = 1.0 + (x.tp > 1) + (x.pp > 1) * 2.0 + (x.dp > 1) + (x.cp > 1) + (x.ep > 1) * 2.0
-    loose = np.where(several, FRAGMENTED_PIPELINE, FRAGMENTED_SHARE)
+    pipeline = np.where(x.expandable > 0, FRAGMENTED_EXPANDABLE, FRAGMENTED_PIPELINE)
+    loose = np.where(several, pipeline, FRAGMENTED_SHARE)
     reserved = allocated + loose * (parts["activations"] + parts["logits"])
     device = reserved + CONTEXT_BYTES + groups * COMMUNICATOR_BYTES
     return Memory(parts, allocated, reserved, device, stages)

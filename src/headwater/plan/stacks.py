@@ -43,6 +43,7 @@ class Stack:
     fused_loss: int = 0
     reshard: int = 1
     graphs: int = 0
+    expandable: int = 0
 
     def fields(self) -> dict[str, float]:
         """The fields of `Cases` this stack decides."""

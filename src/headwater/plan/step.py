@@ -52,7 +52,7 @@ def _tensor_parallel(x: Cases, c: Coefficients) -> tuple[Array, Array]:
     """Exposed seconds of tensor-parallel traffic of a layer and micro-batch: forward, backward."""
     message = 2.0 * x.tokens * x.hidden
     rate = group_bandwidth(x.tp, x.domain, x.intra_bandwidth, x.nic_bandwidth, c)
-    one = ring(message, x.tp, rate, 2.0, c)
+    one = ring(message, x.tp, rate, 2.0, c, sync=c.tp_sync)
     pairs = np.where(x.parallel_block > 0, 1.0, 2.0)
     shown = np.where(x.overlap_tp > 0, 1.0 - c.tp_hidden, 1.0)
     # Sequence parallelism gathers the layer input once more in backward, behind the input gradient: half shows.
