@@ -8,7 +8,6 @@ In: an `OptimizerConfig` and a model. Out: one `torch.optim.Optimizer`. Its stat
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -112,7 +111,3 @@ def load_state_tensors(
     for key, tensor in tensors.items():
         name, _, slot = key.rpartition("/")
         optimizer.state[parameters[name]][slot] = tensor.to(parameters[name].device)
-
-
-def parameter_counts(parameters: Iterable[nn.Parameter]) -> int:
-    return sum(parameter.numel() for parameter in parameters)
