@@ -133,6 +133,14 @@ def test_mixed_chinese_and_english_passes_when_both_are_accepted() -> None:
     assert result.lang in ("zh", "en")
 
 
+def test_texts_of_no_clear_language_keep_the_claimed_one_unless_the_script_speaks_against_it() -> None:
+    names = "torch.linalg.norm(x, out=y) d2l.plt.plot(test_x)"
+    assert clean_document(names, lang="en").lang == "en"
+    assert clean_document(names, lang="zh").lang != "zh"
+    german = "Der schnelle braune Fuchs springt über den faulen Hund und läuft dann weiter."
+    assert clean_text(german, lang="en") is None
+
+
 def test_digits_and_signs_alone_keep_the_claimed_language() -> None:
     assert clean_document("1 2 3 4 5 6 7 8 9 10 11 12 13", lang="zh").lang == "zh"
     assert clean_document("1 2 3 4 5 6 7 8 9 10 11 12 13").rule == WRONG_LANGUAGE

@@ -23,7 +23,15 @@ from headwater.curate.characters import (
     tidy_lines,
 )
 from headwater.curate.config import CleanConfig, CurateConfig, LanguageConfig
-from headwater.curate.language import CODE_LANGUAGES, UNKNOWN, has_letters, is_chinese, script_counts, shares_of_prose
+from headwater.curate.language import (
+    CJK_LANGUAGES,
+    CODE_LANGUAGES,
+    UNKNOWN,
+    has_letters,
+    identify,
+    is_chinese,
+    script_counts,
+)
 from headwater.curate.markdown import outside_code, prose, split_fences
 from headwater.curate.markup import decode_entities, is_page, strip_tags
 
@@ -68,7 +76,7 @@ def clean_document(
 ) -> Cleaned:
     """Clean one text by a recipe's `curate` section and say what was decided.
 
-    `lang` is what the source claims; it decides only for texts without letters and for program code. `extracted`
+    `lang` is what the source claims; it decides for program code and for texts of no clear language. `extracted`
     says that the text comes out of an HTML extractor, so that what looks like a tag in it is text.
     """
     if lang == "code" or lang in CODE_LANGUAGES or domain in config.clean.code_domains:
@@ -90,10 +98,11 @@ def clean_document(
     cleaned = "".join(pieces).strip()
     if short := _too_short(cleaned, lang, config.clean):
         return short
-    shares = shares_of_prose(words, counts) or {UNKNOWN: 0.0}
-    found, share = next(iter(shares.items()))
-    if found == UNKNOWN and lang:
-        found, shares = lang, {lang: 1.0}  # digits and signs only: the claim is all there is
+    identified = identify(words, counts)
+    unclear = not identified.clear and lang not in CJK_LANGUAGES  # whose scripts leave no doubt
+    shares = {lang: 1.0} if lang and (unclear or not identified.shares) else identified.shares
+    found = next(iter(shares), UNKNOWN)
+    share = identified.shares.get(found, 0.0)
     accepted = sum(shares.get(language, 0.0) for language in config.language.accepted)
     if config.language.accepted and accepted < config.language.min_share:
         parts = ", ".join(f"{language} {part:.2f}" for language, part in list(shares.items())[:3])

@@ -161,7 +161,7 @@ class CollectConfig(Section):
     sources: tuple[SourceConfig, ...] = field(())
     """What to read."""
 
-    shard_bytes: int = field(64 << 20, unit="bytes", ge=1)
+    shard_bytes: int = field(16 << 20, unit="bytes", ge=1)
     """Raw bytes that go into one document shard: small files are read together up to this size, JSON Lines that are
     not compressed are cut at it. One shard is what a worker does at a time and what a killed run repeats."""
 
@@ -265,6 +265,6 @@ class CurateConfig(Section):
     split: SplitConfig = field(default_factory=SplitConfig)
     """Train, validation and test."""
 
-    shard_bytes: int = field(128 << 20, unit="bytes", ge=1)
+    shard_bytes: int = field(64 << 20, unit="bytes", ge=1)
     """Text of one domain that goes into one output shard. The number of shards follows from this and the text alone,
     never from workers."""

@@ -11,6 +11,7 @@ text gets a share for each of its languages. Markdown code and addresses are lef
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 from headwater.core.units import HAN, HANGUL, KANA, LATIN, LETTER, classes
 from headwater.curate.markdown import prose, split_fences
 
+CJK_LANGUAGES = frozenset(["zh", "ja", "ko"])
 UNKNOWN = "und"
 """ISO 639-2 for undetermined: a text without letters."""
 
@@ -38,8 +40,15 @@ CODE_LANGUAGES = _words_of(
 SAMPLE_CHARACTERS = 450
 """About this much of a long text's words is shown to the model, from its beginning, middle and end."""
 
+SHARPNESS = 3
+"""Power the model's chances are raised to: it is so cautious with a short text that "Do you have any social value?" is
+English by 0.4, Danish by 0.1 and much else by little."""
+
 CERTAIN_SHARE = 0.85
 """When a script alone gives a language this share, the model is not asked about the rest."""
+
+CLEAR_CHANCE = 0.5
+"""Below this chance of its first guess the model knows no language: names, identifiers, a few words."""
 
 NAMES_SHARE = 0.2
 """Latin words of no clear language beside at least this share of CJK are names and identifiers: not counted."""
@@ -77,6 +86,15 @@ def _cjk_language(counts: NDArray[np.int64]) -> str:
     return "ja" if kana > _JAPANESE_KANA_SHARE * (han + kana) else "zh"
 
 
+@dataclass(frozen=True, slots=True)
+class Identified:
+    """Share of each language, largest first, fixed to 4 decimals, so that they are equal on every machine. `clear` is
+    False if most of the text is Latin (or another alphabet) words that look like no language in particular."""
+
+    shares: dict[str, float]
+    clear: bool
+
+
 def language_shares(text: str) -> dict[str, float]:
     """Share of each language in `text`, largest first. Shares add up to at most 1: what is too little or too unclear
     to name is left out. Empty for a text without letters."""
@@ -84,24 +102,25 @@ def language_shares(text: str) -> dict[str, float]:
     counts = script_counts(words)
     if not has_letters(counts):  # all of it is code or addresses
         words, counts = text, script_counts(text)
-    return shares_of_prose(words, counts)
+    return identify(words, counts).shares
 
 
-def shares_of_prose(text: str, counts: NDArray[np.int64]) -> dict[str, float]:
-    """`language_shares` of text that has no code in it, from its `script_counts`; fixed to 4 decimals, so that they
-    are equal on every machine."""
+def identify(text: str, counts: NDArray[np.int64]) -> Identified:
+    """The languages of text that has no code in it, from its `script_counts`."""
     words = {kind: float(counts[kind]) * weight for kind, weight in _WEIGHTS.items()}
     cjk, other = words[HAN] + words[KANA] + words[HANGUL], words[LATIN] + words[LETTER]
     if cjk + other == 0:
-        return {}
-    guesses = _classify(text) if cjk < CERTAIN_SHARE * (cjk + other) else []
-    if guesses and guesses[0][1] < 0.5 and cjk > NAMES_SHARE * (cjk + other):
-        other, guesses = 0.0, []
+        return Identified({}, False)
+    asked = cjk < CERTAIN_SHARE * (cjk + other)
+    guesses, certainty = _classify(text) if asked else ([], 1.0)
+    clear = certainty >= CLEAR_CHANCE
+    if not clear and cjk > NAMES_SHARE * (cjk + other):
+        other, guesses, clear = 0.0, [], True
     shares = {_cjk_language(counts): cjk / (cjk + other)} if cjk else {}
     for language, chance in guesses:
         shares[language] = shares.get(language, 0.0) + chance * other / (cjk + other)
     ordered = sorted(((round(share, 4), language) for language, share in shares.items()), key=lambda x: (-x[0], x[1]))
-    return {language: share for share, language in ordered if share > 0}
+    return Identified({language: share for share, language in ordered if share > 0}, clear or cjk > other)
 
 
 def detect_language(text: str) -> tuple[str, float]:
@@ -113,19 +132,21 @@ def detect_language(text: str) -> tuple[str, float]:
     return next(iter(shares.items()), (UNKNOWN, 0.0))
 
 
-def _classify(text: str) -> list[tuple[str, float]]:
-    """Likely languages of the part that is not CJK, with chances; English by its common words, which is cheap."""
+def _classify(text: str) -> tuple[list[tuple[str, float]], float]:
+    """Likely languages of the part that is not CJK with their chances, and how certain the model is of the first.
+    English is known by its common words, which is cheap."""
     sample = _sample(text)
     if not sample:
-        return []
+        return [], 0.0
     words = sample.lower().split(" ")
     common = [word for word in words if word in _ENGLISH]
     if len(common) >= _ENGLISH_SHARE * len(words) and len(set(common)) >= _ENGLISH_KINDS:
-        return [("en", 1.0)]
+        return [("en", 1.0)], 1.0
     model = _model()
-    chances = model._decide(sample)
+    cautious = model._decide(sample)
+    chances = cautious**SHARPNESS / (cautious**SHARPNESS).sum()
     best = np.argsort(-chances, kind="stable")[:3]
-    return [(model.nb_classes[index], float(chances[index])) for index in best]
+    return [(model.nb_classes[index], float(chances[index])) for index in best], float(cautious[best[0]])
 
 
 def _sample(text: str) -> str:
