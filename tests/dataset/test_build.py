@@ -71,7 +71,7 @@ def test_every_document_is_packed_and_counted(workspace: Path, tokenizer: Tokeni
     for name in corpus.files("corpus/"):
         for document in read_documents(corpus.file(name)):
             row = found.pop((name.split("/")[1], document.id))
-            assert row["tokens"] == tokenizer.encode(document.text, eos=True)
+            assert row["tokens"] == tokenizer.encode(document.text, bos=True, eos=True)
             assert row["domain"] == document.domain
             info = row["info"]
             assert (info.source, info.lang) == (document.source, document.lang)

@@ -1,5 +1,6 @@
 """Token shards: what goes in comes out, equal input gives equal bytes, and no damage goes unseen."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from headwater.core.documents import Document, document_id
 from headwater.core.errors import CorruptArtifactError, InputError
 from headwater.dataset.shard import TokenShard
-from headwater.dataset.shard_format import BLOCK_BYTES, token_type
+from headwater.dataset.shard_format import BLOCK_BYTES, HEADER, token_type
 from headwater.dataset.writer import ShardSpec, TokenShardWriter
 
 from .conftest import SPEC
@@ -127,3 +128,23 @@ def test_the_largest_tokens_survive(tmp_path: Path) -> None:
     assert tokens.tolist() == [65_535, 0, 2]
     assert tokens.dtype == np.uint16
     assert not tokens.flags.writeable
+
+
+def test_a_document_without_its_bos_is_corruption(tmp_path: Path) -> None:
+    spec = ShardSpec("uint16", 1000, 2, "ab" * 32, bos_id=1)
+    path = tmp_path / "with-bos.tokens"
+    document = Document(document_id("web", "a", 0), "two words", "web")
+    with TokenShardWriter(path, spec, split="train", domain="web") as writer:
+        writer.add(document, [7, 8])
+    shard = TokenShard(path)
+    assert shard.tokens(0, 4).tolist() == [1, 7, 8, 2]
+    assert shard.header.bos_id == 1
+    shard.verify()
+    liar = tmp_path / "liar.tokens"
+    with TokenShardWriter(liar, replace(spec, bos_id=None), split="train", domain="web") as writer:
+        writer.add(document, [7, 8])
+    damaged = bytearray(liar.read_bytes())
+    damaged[: HEADER.size] = replace(TokenShard(liar).header, bos_id=1).pack()
+    liar.write_bytes(damaged)
+    with pytest.raises(CorruptArtifactError, match="begin-of-text"):
+        TokenShard(liar).verify()

@@ -135,7 +135,9 @@ def test_wrong_tokens_are_named_before_any_work(engine: Engine) -> None:
 
 
 def test_an_empty_prompt_begins_a_document(engine: Engine) -> None:
-    assert engine.generate([""], GREEDY) == engine.generate([[engine.tokenizer.eos_id]], GREEDY)
+    assert engine.generate([""], GREEDY) == engine.generate([[engine.tokenizer.bos_id]], GREEDY)
+    text, ids = "The sea", [engine.tokenizer.bos_id, *engine.tokenizer.encode("The sea")]
+    assert engine.generate([text], GREEDY) == engine.generate([ids], GREEDY)
     assert engine.generate([], GREEDY) == []
 
 

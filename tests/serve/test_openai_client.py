@@ -41,7 +41,8 @@ def test_a_completion_has_text_finish_reason_and_usage(client: OpenAI) -> None:
     choice = answer.choices[0]
     assert (choice.text, choice.finish_reason) == (CHAIN[3:], "length")
     assert answer.usage is not None
-    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens, answer.usage.total_tokens) == (2, 13, 15)
+    usage = answer.usage
+    assert (usage.prompt_tokens, usage.completion_tokens, usage.total_tokens) == (3, 13, 16)  # bos among them
     assert choice.logprobs is None
 
 
@@ -98,7 +99,7 @@ def test_several_prompts_and_samples_are_numbered_prompt_by_prompt(client: OpenA
     assert [choice.index for choice in answer.choices] == [0, 1, 2, 3]
     assert [choice.text for choice in answer.choices] == [" stream"] * 2 + ["🌊"] * 2
     assert answer.usage is not None
-    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (3, 16)
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (5, 16)  # with bos
     streamed: dict[int, str] = {}
     for chunk in client.completions.create(model="chain", prompt=["the", "源头"], n=2, max_tokens=4, stream=True):
         for choice in chunk.choices:
@@ -182,11 +183,21 @@ def test_a_prompt_alone_is_scored_with_max_tokens_zero(dice: OpenAI) -> None:
         assert choice.text == text
         assert choice.logprobs is not None
         assert choice.logprobs.token_logprobs is not None
-        assert choice.logprobs.token_logprobs[0] is None
+        assert all(value < 0 for value in choice.logprobs.token_logprobs)  # the first is predicted from bos
         assert choice.logprobs.top_logprobs is not None
-        assert [len(top) for top in choice.logprobs.top_logprobs[1:]] == [1] * (len(choice.logprobs.token_logprobs) - 1)
+        assert [len(top) for top in choice.logprobs.top_logprobs] == [1] * len(choice.logprobs.token_logprobs)
     assert answer.usage is not None
     assert answer.usage.completion_tokens == 0
+
+
+def test_the_first_of_given_token_ids_has_no_log_probability(dice: OpenAI) -> None:
+    answer = dice.completions.create(model="tiny", prompt=[300, 301], max_tokens=0, logprobs=0, echo=True)
+    logprobs = answer.choices[0].logprobs
+    assert logprobs is not None
+    assert logprobs.token_logprobs is not None
+    first, second = logprobs.token_logprobs
+    assert first is None
+    assert second < 0
 
 
 def test_a_streamed_echo_with_log_probabilities_adds_up(dice: OpenAI) -> None:

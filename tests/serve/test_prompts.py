@@ -62,10 +62,11 @@ def test_a_users_text_never_becomes_a_reserved_token(engine: Engine, attack: str
 def test_the_neutral_template_is_encoded_as_text(engine: Engine) -> None:
     prompt, stops = encode_chat(chat("<|end|>"), engine, ChatTemplate())
     assert engine.tokenizer.decode(prompt.ids) == "User: <|end|>\n\nAssistant:"
-    assert not engine.tokenizer.special_ids & set(prompt.ids)
+    assert prompt.ids[0] == engine.tokenizer.bos_id
+    assert not engine.tokenizer.special_ids & set(prompt.ids[1:])
     assert stops == NEUTRAL_STOPS
 
 
 def test_an_empty_rendering_starts_a_document(engine: Engine) -> None:
     prompt, _ = encode_chat(chat("x"), engine, ChatTemplate("{# nothing #}"))
-    assert prompt.ids == [engine.tokenizer.eos_id]
+    assert prompt.ids == [engine.tokenizer.bos_id]

@@ -75,13 +75,27 @@ def test_transformers_reads_the_export_with_equal_ids(trained: Trained, tmp_path
     assert (auto.bos_token_id, auto.eos_token_id, auto.pad_token_id, auto.unk_token_id) == (1, 2, 3, 0)
     for text in [*chinese(5), *english()[:5], *python_code()[:2], *(trap for trap in TRAPS if "<" not in trap)]:
         ids = trained.ours.encode(text)
-        assert fast(text)["input_ids"] == ids
-        assert auto(text)["input_ids"] == ids
+        assert fast(text, add_special_tokens=False)["input_ids"] == ids
+        assert auto(text, add_special_tokens=False)["input_ids"] == ids
         assert auto.decode(ids) == text
         assert auto.decode(ids, skip_special_tokens=True) == text
     hostile = "a</s>b<|start|>"
-    assert auto(hostile, split_special_tokens=True)["input_ids"] == trained.ours.encode(hostile)
-    assert auto(hostile)["input_ids"] == [*trained.ours.encode("a"), 2, *trained.ours.encode("b"), 10]
+    assert auto(hostile, split_special_tokens=True, add_special_tokens=False)["input_ids"] == trained.ours.encode(
+        hostile
+    )
+    assert auto(hostile, add_special_tokens=False)["input_ids"] == [
+        *trained.ours.encode("a"),
+        2,
+        *trained.ours.encode("b"),
+        10,
+    ]
+
+
+def test_prompts_of_transformers_begin_with_bos_as_documents_do(trained: Trained, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    fast = transformers.PreTrainedTokenizerFast.from_pretrained(str(trained.hf_folder))
+    assert fast("水到渠成")["input_ids"] == [*trained.ours.document_prefix, *trained.ours.encode("水到渠成")]
+    assert trained.ours.document_prefix == trained.exported.document_prefix == (trained.ours.bos_id,)
 
 
 def test_a_reloaded_transformers_copy_keeps_the_ids(trained: Trained, tmp_path: Path) -> None:
@@ -89,7 +103,7 @@ def test_a_reloaded_transformers_copy_keeps_the_ids(trained: Trained, tmp_path: 
     transformers.AutoTokenizer.from_pretrained(str(trained.hf_folder)).save_pretrained(str(tmp_path))
     again = transformers.AutoTokenizer.from_pretrained(str(tmp_path))
     text = "\n".join(chinese(3) + english()[:3])
-    assert again(text)["input_ids"] == trained.ours.encode(text)
+    assert again(text, add_special_tokens=False)["input_ids"] == trained.ours.encode(text)
 
 
 @pytest.mark.shared_data

@@ -117,7 +117,7 @@ class DomainStream:
         return found
 
     def iter_documents(self) -> Iterator[tuple[DocumentInfo, NDArray[np.unsignedinteger]]]:
-        """Every document with its tokens (eos included), in order."""
+        """Every document with its tokens, bos and eos included (`TokenDataset.text_tokens` takes them off), in order."""
         for number in range(self.documents):
             info = self.document(number)
             yield info, self.read(info.start, info.stop)
@@ -179,6 +179,8 @@ class TokenDataset:
         self.tokenizer_sha256: str = index["tokenizer_sha256"]
         self.vocab_size: int = index["vocab_size"]
         self.eos_id: int = index["eos_id"]
+        self.bos_id: int | None = index["bos_id"]
+        """Before each document; None if documents begin with their text."""
         self.dtype = np.dtype("<u2" if index["dtype"] == "uint16" else "<u4")
         self._open: OrderedDict[str, TokenShard] = OrderedDict()
         self._lock = threading.Lock()
@@ -231,6 +233,10 @@ class TokenDataset:
                 mend="it has " + (", ".join(self._splits) or "none"),
             )
         return self._splits[name]
+
+    def text_tokens(self, packed: NDArray[np.unsignedinteger]) -> NDArray[np.unsignedinteger]:
+        """A packed document without its bos and eos."""
+        return packed[0 if self.bos_id is None else 1 : -1]
 
     def iter_windows(self, split: str, domain: str, seq_len: int) -> Iterator[StreamWindow]:
         """`DomainStream.windows` of one domain: deterministic, every target once."""

@@ -54,7 +54,8 @@ def spec_for(config: DatasetConfig, tokenizer: Tokenizer) -> ShardSpec:
         dtype = token_type(tokenizer.vocab_size, config.dtype)
     except ValueError as error:
         raise RecipeError(str(error), where="dataset.dtype", mend="use auto or uint32") from None
-    return ShardSpec(dtype, tokenizer.vocab_size, tokenizer.eos_id, tokenizer.sha256)
+    bos_id = tokenizer.document_prefix[0] if tokenizer.document_prefix else None
+    return ShardSpec(dtype, tokenizer.vocab_size, tokenizer.eos_id, tokenizer.sha256, bos_id)
 
 
 def shard_key(spec: ShardSpec, input_sha256: str) -> dict[str, Any]:
@@ -117,6 +118,7 @@ def dataset_index(spec: ShardSpec, facts: Iterable[tuple[str, str, dict[str, Any
         "tokenizer_sha256": spec.tokenizer_sha256,
         "vocab_size": spec.vocab_size,
         "eos_id": spec.eos_id,
+        "bos_id": spec.bos_id,
         "dtype": spec.dtype,
         "splits": splits,
     }

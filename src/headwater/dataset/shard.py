@@ -21,7 +21,7 @@ from headwater.dataset.shard_format import BLOCK_BYTES, HEADER, Header, column_s
 
 @dataclass(frozen=True, slots=True)
 class DocumentInfo:
-    """One document of a shard: tokens `start` to `stop` (exclusive, its eos included), counted from the shard's
+    """One document of a shard: tokens `start` to `stop` (exclusive, its bos and eos included), counted from the shard's
     first; bytes and units of its text."""
 
     id: str
@@ -131,13 +131,17 @@ class TokenShard:
         return sorted(found)
 
     def verify(self) -> None:
-        """Check every block, and that the documents are what the index says: each ends with eos, in order."""
+        """Check every block, and that the documents are what the index says: each begins with bos, if there is one,
+        and ends with eos, in order."""
         self._check(0, self.header.blocks)
         ends = self.ends
         if len(ends) and (int(ends[-1]) != self.header.tokens or np.any(np.diff(ends.astype(np.int64)) < 1)):
             raise self._corrupt("the document index does not cover the tokens")
         if len(ends) and np.any(self._payload[ends.astype(np.int64) - 1] != self.header.eos_id):
             raise self._corrupt("a document does not end with the end-of-document token")
+        starts = np.concatenate([[0], ends[:-1].astype(np.int64)]) if len(ends) else ends
+        if self.header.bos_id is not None and np.any(self._payload[starts] != self.header.bos_id):
+            raise self._corrupt("a document does not begin with the begin-of-text token")
         if self.header.tokens and int(self._payload.max()) >= self.header.vocab_size:
             raise self._corrupt("a token is outside the vocabulary")
 

@@ -4,7 +4,8 @@
     payload               the tokens, uint16 or uint32, from byte 128 on, contiguous
     footer                arrays in the order of COLUMNS, then JSON {"domain", "langs", "sources", "split"} in UTF-8
 
-A document is its tokens and one end-of-document token; documents follow each other without gaps. Checksums: XXH3-64
+A document is a begin-of-text token (unless the tokenizer has none), its tokens and one end-of-document token; documents
+follow each other without gaps. Checksums: XXH3-64
 of every 64 KiB block of payload (checked when a block is first read), of the footer, and of the header.
 """
 
@@ -19,12 +20,14 @@ import xxhash
 
 MAGIC = b"HWTOKENS"
 VERSION = 1
+NO_BOS = 0xFFFF_FFFF
+"""In the header: documents begin with their text."""
 BLOCK_BYTES = 65_536
 """Small enough that checking a block costs little when one window of it is read (about 5 microseconds)."""
 
-HEADER = struct.Struct("<8s IIII QQQQ 32s I 4x QQ 8x Q")
+HEADER = struct.Struct("<8s IIII QQQQ 32s II QQ 8x Q")
 """magic; version, bytes a token, vocabulary, block bytes; tokens, documents, footer offset, footer bytes; tokenizer
-SHA-256; eos id; footer XXH3-64, length of the JSON in bytes; header XXH3-64."""
+SHA-256; eos id, bos id; footer XXH3-64, length of the JSON in bytes; header XXH3-64."""
 assert HEADER.size == 128
 
 COLUMNS: tuple[tuple[str, str], ...] = (
@@ -53,6 +56,7 @@ class Header:
     footer_bytes: int
     tokenizer_sha256: str
     eos_id: int
+    bos_id: int | None
     footer_hash: int
     json_bytes: int
 
@@ -81,6 +85,7 @@ class Header:
             self.footer_bytes,
             bytes.fromhex(self.tokenizer_sha256),
             self.eos_id,
+            NO_BOS if self.bos_id is None else self.bos_id,
             self.footer_hash,
             self.json_bytes,
             0,
@@ -100,7 +105,7 @@ class Header:
         if fields[4] != BLOCK_BYTES:
             raise ValueError(f"it has blocks of {fields[4]} bytes, not {BLOCK_BYTES}")
         token_bytes, vocab_size, _, tokens, documents, footer_offset, footer_bytes, sha256 = fields[2:10]
-        eos_id, footer_hash, json_bytes = fields[10:13]
+        eos_id, bos_id, footer_hash, json_bytes = fields[10:14]
         return cls(
             token_bytes,
             vocab_size,
@@ -110,6 +115,7 @@ class Header:
             footer_bytes,
             sha256.hex(),
             eos_id,
+            None if bos_id == NO_BOS else bos_id,
             footer_hash,
             json_bytes,
         )

@@ -4,7 +4,7 @@ In: documents and their token ids. Out: a file as `shard_format.py` describes it
 about 100 bytes a document.
 
     with TokenShardWriter(path, spec, split="train", domain="web") as writer:
-        writer.add(document, token_ids)         # without eos: the writer ends each document
+        writer.add(document, token_ids)         # of its text: the writer adds bos and eos
     writer.counts["tokens"]
 """
 
@@ -36,6 +36,8 @@ class ShardSpec:
     vocab_size: int
     eos_id: int
     tokenizer_sha256: str
+    bos_id: int | None = None
+    """Before each document; None: nothing."""
 
 
 class TokenShardWriter:
@@ -65,8 +67,9 @@ class TokenShardWriter:
                 where=document.source,
                 mend="make ids with headwater.core.documents.document_id",
             ) from None
-        ids = np.empty(len(tokens) + 1, dtype=np.int64)
-        ids[:-1], ids[-1] = tokens, self.spec.eos_id
+        before = 0 if self.spec.bos_id is None else 1
+        ids = np.empty(before + len(tokens) + 1, dtype=np.int64)
+        ids[:before], ids[before:-1], ids[-1] = self.spec.bos_id or 0, tokens, self.spec.eos_id
         if int(ids.min()) < 0 or int(ids.max()) >= self.spec.vocab_size:
             raise ValueError(f"a token of document {document.id} is outside the vocabulary of {self.spec.vocab_size}")
         self._pending += ids.astype(self._dtype).tobytes()
@@ -86,12 +89,12 @@ class TokenShardWriter:
 
     @property
     def tokens(self) -> int:
-        """Tokens so far, eos included."""
+        """Tokens so far, bos and eos included."""
         return self._tokens
 
     @property
     def counts(self) -> dict[str, Any]:
-        """{documents, tokens (eos included), bytes, units, languages: {lang: the same}}."""
+        """{documents, tokens (bos and eos included), bytes, units, languages: {lang: the same}}."""
         totals = {
             name: sum(language[name] for language in self.languages.values())
             for name in ("documents", "tokens", "bytes", "units")
@@ -121,6 +124,7 @@ class TokenShardWriter:
             footer_bytes=len(footer),
             tokenizer_sha256=self.spec.tokenizer_sha256,
             eos_id=self.spec.eos_id,
+            bos_id=self.spec.bos_id,
             footer_hash=xxhash.xxh3_64_intdigest(footer),
             json_bytes=json_bytes,
         )

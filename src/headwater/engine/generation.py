@@ -132,9 +132,11 @@ class Engine:
         return cls(model, tokenizer, stop_ids=stop_tokens(path), max_rows=max_rows)
 
     def encode(self, prompt: Prompt) -> list[int]:
-        """Token ids of a prompt. An empty one becomes the end-of-text token, after which a document begins."""
-        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
-        return ids or [self.tokenizer.eos_id]
+        """Token ids of a prompt. A text begins as the model's documents do (`Tokenizer.document_prefix`); where they
+        begin with nothing, an empty prompt becomes the end-of-text token, after which a document begins."""
+        if isinstance(prompt, str):
+            prompt = [*self.tokenizer.document_prefix, *self.tokenizer.encode(prompt)]
+        return list(prompt) or [self.tokenizer.eos_id]
 
     def generate(
         self, prompts: Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams]

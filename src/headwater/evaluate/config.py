@@ -34,7 +34,7 @@ class EvaluateConfig(Section):
 
     prefix: Prefix = field("auto")
     """What a document's first token is predicted from: the bos token, the eos token, or nothing, in which case it is
-    charged ln(vocabulary) nats. auto: bos if the model was trained with one before each document, else nothing."""
+    charged ln(vocabulary) nats. auto: bos if the tokenizer has one, else eos."""
 
     baselines: tuple[Baseline, ...] = field(("unigram", "ngram", "xz"))
     """Scored beside the model on the same documents: unigram and n-gram models trained on the same training split

@@ -105,9 +105,10 @@ def _samples(model: EvaluatedModel, held_out: HeldOut, config: EvaluateConfig) -
         return []
     prompts: list[tuple[str, list[int]]]
     if config.sample_prompts:
-        prompts = [("", model.tokenizer.encode(text)) for text in config.sample_prompts]
+        prompts = [("", model.engine.encode(text)) for text in config.sample_prompts]
     else:
-        prompts = [(name, _opening(held_out, name)) for name in held_out.domains]
+        start = list(model.tokenizer.document_prefix)
+        prompts = [(name, start + _opening(held_out, name)) for name in held_out.domains]
     params = SamplingParams(
         max_tokens=config.sample_tokens, temperature=config.sample_temperature, seed=config.sample_seed
     )

@@ -21,7 +21,6 @@ from headwater.evaluate.config import EvaluateConfig
 from headwater.evaluate.scorer import NeuralScorer
 from headwater.model import Decoder
 from headwater.tokenizer import Tokenizer
-from headwater.tokenizer.specials import SPECIALS
 from headwater.train.run_folder import MANIFEST, RunFolder
 
 
@@ -105,15 +104,11 @@ class EvaluatedModel:
 def choose_prefix(policy: str, tokenizer: Tokenizer) -> tuple[str, int | None]:
     """What a document's first token is predicted from: in words, and its id (None: nothing, charged ln(vocabulary)).
 
-    auto: Headwater's models never learn a document's first token (no target crosses a border, no document begins with
-    bos), so nothing is assumed of it; of other models the bos token if there is one, else eos, as
-    lm-evaluation-harness does.
+    auto: what the model's documents begin with (`Tokenizer.document_prefix`); where that is nothing, bos if there is
+    one, else eos, as lm-evaluation-harness does.
     """
     if policy == "auto":
-        if tokenizer.special_names[: len(SPECIALS)] == SPECIALS:
-            policy = "uniform"
-        else:
-            policy = "bos" if tokenizer.bos_id is not None else "eos"
+        policy = "bos" if tokenizer.bos_id is not None else "eos"
     if policy == "uniform":
         return "charged ln(vocabulary) nats", None
     if policy == "eos":

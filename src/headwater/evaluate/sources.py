@@ -75,7 +75,7 @@ def held_out_of_dataset(
     for name, stream in dataset.split(split).domains.items():
         taken = 0
         for info, packed in stream.iter_documents():
-            tokens = packed[:-1].astype(np.int32)  # without the closing eos
+            tokens = dataset.text_tokens(packed).astype(np.int32)
             if not len(tokens):
                 empty += 1
                 continue
@@ -105,16 +105,23 @@ def held_out_of_dataset(
 
 
 def training_stream(dataset: TokenDataset, most_tokens: int | None) -> tuple[NDArray[np.int32], dict[str, Any]]:
-    """The training split as one array, each document followed by eos, and what was used of it.
+    """The training split as one array, each document followed by eos (without bos), and what was used of it.
 
     With a limit each domain gives its share of it, in whole documents from its front.
     """
     domains = dataset.split("train").domains
-    total = sum(stream.tokens for stream in domains.values())
+    total = sum(_learned(stream, dataset) for stream in domains.values())
     share = 1.0 if most_tokens is None or total <= most_tokens else most_tokens / total
     parts = [_front(stream, dataset.eos_id, share) for stream in domains.values()]
     stream = np.concatenate(parts) if parts else np.zeros(0, dtype=np.int32)
+    if dataset.bos_id is not None:  # it stands for no text, and eos tells the same border
+        stream = stream[stream != dataset.bos_id]
     return stream, {"training_tokens": len(stream), "training_tokens_available": total}
+
+
+def _learned(stream: DomainStream, dataset: TokenDataset) -> int:
+    """Tokens of a domain without bos."""
+    return stream.tokens - (0 if dataset.bos_id is None else stream.documents)
 
 
 def _front(stream: DomainStream, eos_id: int, share: float) -> NDArray[np.int32]:

@@ -35,6 +35,8 @@ class Backend(Protocol):
     """Names of the reserved tokens and their ids."""
     roles: dict[str, int]
     """unk, bos, eos, pad, mask, cls, sep -> id, those that exist."""
+    begins_with_bos: bool
+    """Whether texts are given to its model with bos before them."""
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]: ...
 
@@ -49,6 +51,8 @@ class Backend(Protocol):
 
 class SentencePieceBackend:
     """Headwater's own models."""
+
+    begins_with_bos = True
 
     def __init__(self, model: bytes, where: Path) -> None:
         import sentencepiece
@@ -154,6 +158,8 @@ class HuggingFaceBackend:
         added = self._tokenizer.get_added_tokens_decoder()
         self.specials = {token.content: number for number, token in sorted(added.items()) if token.special}
         self.roles = self._find_roles(config, folder)
+        opening = self._tokenizer.encode("a").ids  # with what its post-processor adds
+        self.begins_with_bos = "bos" in self.roles and opening[:1] == [self.roles["bos"]]
         self._special_ids = frozenset(self.specials.values()) | frozenset(self.roles.values())
         self._added = {number: token.content.encode() for number, token in added.items()}
         self._byte_level = "ByteLevel" in json.dumps(layout.get("decoder"))

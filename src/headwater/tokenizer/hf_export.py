@@ -90,9 +90,21 @@ def _tokenizer(proto: Any) -> dict[str, Any]:
         "pre_tokenizer": None
         if unigram
         else {"type": "Split", "pattern": {"Regex": " *[^ ]+| +"}, "behavior": "Isolated", "invert": False},
-        "post_processor": None,
+        # Headwater's documents begin with bos, so prompts do too; `add_special_tokens=False` leaves it out.
+        "post_processor": _begin_with(SPECIALS.index(ROLES["bos"]), ROLES["bos"]),
         "decoder": {"type": "Sequence", "decoders": [{"type": "ByteFallback"}, {"type": "Fuse"}]},
         "model": _unigram(proto) if unigram else _bpe(proto),
+    }
+
+
+def _begin_with(number: int, token: str) -> dict[str, Any]:
+    special = {"SpecialToken": {"id": token, "type_id": 0}}
+    first, second = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
+    return {
+        "type": "TemplateProcessing",
+        "single": [special, first],
+        "pair": [special, first, special, second],
+        "special_tokens": {token: {"id": token, "ids": [number], "tokens": [token]}},
     }
 
 

@@ -39,6 +39,9 @@ class Tokenizer:
         self.bos_id = backend.roles.get("bos")
         self.pad_id = backend.roles.get("pad")
         self.unk_id = backend.roles.get("unk")
+        self.document_prefix: tuple[int, ...] = (backend.roles["bos"],) if backend.begins_with_bos else ()
+        """What stands before a document's text, in training and in prompts: bos with Headwater's tokenizers and with
+        foreign ones whose post-processor adds it (Llama), nothing with others (Qwen)."""
 
     @classmethod
     def load(cls, path: Path | str) -> Tokenizer:
