@@ -24,9 +24,11 @@ help:
 quickstart: $(READY)
 	$(BIN)/headwater run recipes/quickstart.yaml
 
-# pytest comes last, so that the output ends with its summary.
-test: lint
-	$(BIN)/python -m pytest -m "not soak" $(PYTEST_ARGS)
+# Everything runs even if style or types are wrong, and pytest last, so that the output ends with its summary.
+test: $(DEV_READY)
+	@code=0; $(MAKE) --no-print-directory lint || code=1; \
+	echo '$(BIN)/python -m pytest -m "not soak" $(PYTEST_ARGS)'; \
+	$(BIN)/python -m pytest -m "not soak" $(PYTEST_ARGS) || code=1; exit $$code
 
 lint: $(DEV_READY)
 	$(BIN)/ruff check .
