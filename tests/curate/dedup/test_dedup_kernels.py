@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from headwater.core.units import count_units
 from headwater.curate.dedup import compare
 from headwater.curate.dedup.folding import POINT_MASK, fold_table, traditional_pairs
-from headwater.curate.dedup.minhash import BANDS, ROWS, arrow_views, linear_maps, minhash_keys, minhash_keys_of
+from headwater.curate.dedup.minhash import BANDS, ROWS, arrow_views, donors, minhash_keys, minhash_keys_of
 from headwater.curate.dedup.simhash import block_keys, simhash_of
 from headwater.curate.dedup.spool import sort_ids
 from headwater.curate.dedup.tokens import scratch, tokenize, unit_hashes, utf8
@@ -102,20 +102,26 @@ def test_spans_hold_the_same_units_on_both_sides(kept: str, removed: str) -> Non
 @settings(max_examples=50)
 def test_minhash_keys_are_those_of_plain_python(texts: list[str]) -> None:
     keys, units = minhash_keys(pa.array(texts, pa.large_string()), simplify=False)
-    factors, addends = (values.tolist() for values in linear_maps(BANDS * ROWS))
+    bins = BANDS * ROWS
+    orders = donors(bins).tolist()
     for number, text in enumerate(texts):
         hashes = [int(value) for value in unit_hashes(text, simplify=False)[0]]
         assert units[number] == len(hashes)
         if len(hashes) < 5:
             assert not keys[1:, number].any()
             continue
-        lows = set()
+        least: dict[int, int] = {}
         for at in range(len(hashes) - 4):
             rolling = 0
             for value in hashes[at : at + 5]:
                 rolling = (rolling * 0xD6E8FEB86659FD93 + value) & reference.MASK
-            lows.add(reference.mix(rolling) >> 32)
-        minima = [min((a * low + b) & 0xFFFFFFFF for low in lows) for a, b in zip(factors, addends, strict=True)]
+            spread = reference.mix(rolling)
+            place = (spread >> 32) * bins >> 32
+            least[place] = min(least.get(place, 1 << 32), spread & 0xFFFFFFFF)
+        minima = [
+            least[place] if place in least else least[next(other for other in orders[place] if other in least)]
+            for place in range(bins)
+        ]
         for band in range(BANDS):
             key = band + 1
             for value in minima[band * ROWS : (band + 1) * ROWS]:

@@ -1,15 +1,18 @@
 """MinHash band keys: two documents that share a key in any band are worth comparing.
 
-Each document's set of `width`-unit shingles gives `bands` x `rows` minima under random linear maps of 32 bits
-(Broder 1997; Leskovec, Rajaraman, Ullman, "Mining of Massive Datasets", 3.4); the minima of one band make one 64-bit
+Each shingle of a document's set of `width`-unit shingles falls by its hash into one of `bands` x `rows` bins; the least
+of each bin is kept (one-permutation hashing: Li, Owen, Zhang, NIPS 2012), and an empty bin takes the value of the first
+full one in an order of its own (optimal densification: Shrivastava, ICML 2017). The values of one band make one 64-bit
 key. Sets with Jaccard similarity s share a key with probability 1 - (1 - s**rows)**bands: for 20 bands of 6 that is
-0.92 at s = 0.7 and 0.998 at 0.8.
+0.92 at s = 0.7 and 0.998 at 0.8. Measured against one random map for each value, recall is the same from 12 units on,
+and it takes three quarters of the time (benchmarks/dedup_signatures.py).
 
     keys, units = minhash_keys(pa.array(texts, pa.large_string()))      # uint64 [bands, documents], int32 [documents]
 """
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,27 +28,28 @@ if TYPE_CHECKING:
 BANDS = 20
 ROWS = 6
 WIDTH = 5
-_SEED = 0x48656164  # any constant: another one is another choice of maps, and another version of the rule
+_SEED = 0x48656164  # any constant: another one is another choice of orders, and another version of the rule
 _SHIFT = np.uint64(32)
-_NONE = np.uint32(0xFFFFFFFF)
+_EMPTY = np.uint32(0xFFFFFFFF)
 
 
-def linear_maps(count: int) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
-    """Odd factors and addends of `count` maps x -> a x + b mod 2**32."""
+@cache
+def donors(bins: int) -> NDArray[np.int32]:
+    """For each bin all bins in an order of its own, int32 [bins, bins]: from where it takes a value if it is empty."""
     random = np.random.Generator(np.random.PCG64(_SEED))
-    factors = random.integers(0, 1 << 32, count, np.uint32) | np.uint32(1)
-    return factors, random.integers(0, 1 << 32, count, np.uint32)
+    return np.argsort(random.integers(0, 1 << 62, (bins, bins)), axis=1).astype(np.int32)
 
 
 @kernel
 def minhash_batch(
-    data: Any, offsets: Any, table: Any, width: Any, rows: Any, factors: Any, addends: Any,
+    data: Any, offsets: Any, table: Any, width: Any, rows: Any, orders: Any,
     hashes: Any, starts: Any, ends: Any, keys: Any, units: Any,
 ) -> None:  # fmt: skip
     """Fill keys [bands, n] and units [n] for n documents; a document of fewer than `width` units gets one key in
     keys[0], of its folded text, and zeros in the others."""
-    minima = np.empty(factors.size, np.uint32)
     bands = keys.shape[0]
+    bins = bands * rows
+    least = np.empty(bins, np.uint32)
     for document in range(offsets.size - 1):
         begin, end = offsets[document], offsets[document + 1]
         count = tokenize(data, begin, end, table, hashes, starts, ends)
@@ -58,16 +62,19 @@ def minhash_batch(
             keys[:, document] = np.uint64(0)
             keys[0, document] = value
             continue
-        minima[:] = _NONE
+        least[:] = _EMPTY
         for index in range(shingle(hashes, count, width)):
-            low = np.uint32(hashes[index] >> _SHIFT)
-            for row in range(minima.size):
-                value32 = np.uint32(factors[row] * low + addends[row])
-                minima[row] = min(minima[row], value32)
+            place = ((hashes[index] >> _SHIFT) * np.uint64(bins)) >> _SHIFT
+            least[place] = min(least[place], np.uint32(hashes[index]))
         for band in range(bands):
             key = np.uint64(band + 1)
-            for row in range(band * rows, (band + 1) * rows):
-                key = mix(key * np.uint64(0x9E3779B97F4A7C15) + np.uint64(minima[row]))
+            for place in range(band * rows, (band + 1) * rows):
+                lowest = least[place]
+                step = 0
+                while lowest == _EMPTY and step < bins:
+                    lowest = least[orders[place, step]]
+                    step += 1
+                key = mix(key * np.uint64(0x9E3779B97F4A7C15) + np.uint64(lowest))
             keys[band, document] = key
 
 
@@ -102,7 +109,6 @@ def minhash_keys_of(
     keys = np.empty((bands, offsets.size - 1), np.uint64)
     units = np.empty(offsets.size - 1, np.int32)
     if units.size:
-        factors, addends = linear_maps(bands * rows)
         work = scratch(int(np.diff(offsets).max()))
-        minhash_batch(data, offsets, fold_table(simplify), width, rows, factors, addends, *work, keys, units)
+        minhash_batch(data, offsets, fold_table(simplify), width, rows, donors(bands * rows), *work, keys, units)
     return keys, units
