@@ -4,6 +4,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -104,6 +105,28 @@ def test_the_same_call_again_does_nothing_and_another_result_is_not_overwritten(
         "removed.jsonl.zst",
         "report.json",
     ]
+
+
+def test_a_killed_run_ends_with_the_same_files(tmp_path: Path, killer: Any) -> None:
+    write_rows(tmp_path / "in.jsonl", [{"text": f"<p>{sentence(number % 3000)}</p>"} for number in range(4000)])
+    code = "import sys; from pathlib import Path; from headwater.curate import curate_files; "
+    code += "curate_files([Path(sys.argv[1])], Path(sys.argv[2]))"
+    command = [sys.executable, "-c", code, tmp_path / "in.jsonl", tmp_path / "killed"]
+    killer.kill_until_done(command, kills=3, shortest=0.3, longest=2.0)
+    curate_files([tmp_path / "in.jsonl"], tmp_path / "whole")
+    for name in ("kept.jsonl.zst", "removed.jsonl.zst", "quarantine.jsonl", "report.json"):
+        assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    assert len(list((tmp_path / "killed").iterdir())) == 4
+
+
+def test_a_run_stopped_between_its_results_goes_on(tmp_path: Path) -> None:
+    write_rows(tmp_path / "in.jsonl", [{"text": sentence(number)} for number in range(4)])
+    report = curate_files([tmp_path / "in.jsonl"], tmp_path / "out")
+    (tmp_path / "out" / "report.json").unlink()
+    with pytest.raises(UserError, match="another result"):
+        curate_files([tmp_path / "in.jsonl"], tmp_path / "out")
+    (tmp_path / "out" / ".work" / "curate-files" / f"{report['fingerprint']}.partial").mkdir(parents=True)
+    assert curate_files([tmp_path / "in.jsonl"], tmp_path / "out") == report
 
 
 def test_missing_inputs_are_named(tmp_path: Path) -> None:

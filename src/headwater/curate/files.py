@@ -39,7 +39,7 @@ from headwater.curate.stage import REPORT, collect_into, decide_and_place, in_or
 
 KEPT, REMOVED = "kept.jsonl.zst", "removed.jsonl.zst"
 VERSION = 1
-_WORK = ".work"
+_WORK, _STAGE = ".work", "curate-files"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ def curate_files(
     config, options = config or CurateConfig(), options or FileOptions()
     collect = _collect_config(inputs, options)
     key = fingerprint(
-        "curate-files",
+        _STAGE,
         VERSION,
         [identity(collect), identity(config), options.rewrite_text],
         {"raw": raw_inputs(collect)},
@@ -90,11 +90,14 @@ def curate_files(
     with disk_errors(out):
         out.mkdir(parents=True, exist_ok=True)
     work = out / _WORK
-    with ArtifactStore(work).writer("curate-files", key, version=VERSION, identity={}, inputs={}) as writer:
+    store = ArtifactStore(work)
+    with store.writer(_STAGE, key, version=VERSION, identity={}, inputs={}) as writer:
         context = StageContext(work, executor or InlineExecutor(), reporter)
         report = {"fingerprint": key, **_run(writer, collect, config, options, out, context)}
         atomic_write(out / REPORT, pretty_json(report))
-    shutil.rmtree(work)
+        shutil.rmtree(writer.dir)
+    if not store.partial(_STAGE):
+        shutil.rmtree(work)
     return report
 
 
@@ -129,7 +132,8 @@ def _finished(out: Path, key: str, overwrite: bool) -> dict[str, Any] | None:
             report = {}
         if isinstance(report, dict) and report.get("fingerprint") == key:
             return report
-    if found and not overwrite:
+    started = (out / _WORK / _STAGE / f"{key}.partial").exists()  # killed, perhaps between one result and the next
+    if found and not overwrite and not started:
         raise UserError(
             f"the folder holds another result ({', '.join(found)})",
             where=str(out),
@@ -153,6 +157,7 @@ def _run(
     shards = in_order(shards_out.dir, documents)
     decided, placed = decide_and_place(config, shards, shards_out, context)
     own_ids = _own_ids(shards_out, shards)
+    (out / REPORT).unlink(missing_ok=True)  # from here on the folder holds no older result
     with _JsonlZst(out / KEPT) as kept, _JsonlZst(out / REMOVED) as removed:
         for name, path in shards:
             _write_shard(name, path, shards_out, options, own_ids, kept, removed)
