@@ -32,7 +32,10 @@ def command(
     seq: Annotated[int | None, typer.Option(help="Tokens a sample.", show_default=False)] = None,
     batch: Annotated[int | None, typer.Option(help="Samples an optimizer step.", show_default=False)] = None,
     precision: Annotated[str | None, typer.Option(help="fp32, fp16, bf16, fp8 ...", show_default=False)] = None,
-    stack: Annotated[str, typer.Option(help="Software whose habits are assumed.")] = "headwater",
+    stack: Annotated[
+        str | None,
+        typer.Option(help="Software whose habits are assumed [default: this trainer, as the recipe sets it]."),
+    ] = None,
     goal: Annotated[str, typer.Option(help="fastest or cheapest.")] = "fastest",
     deadline: Annotated[float | None, typer.Option(help="At most this many days.", show_default=False)] = None,
     budget: Annotated[float | None, typer.Option(help="At most this many dollars, rented.", show_default=False)] = None,
@@ -200,7 +203,7 @@ def specifications(
     seq: int | None,
     batch: int | None,
     precision: str | None,
-    stack: str,
+    stack: str | None,
     overrides: Any,
 ) -> tuple[ModelSpec, TrainSpec, ClusterSpec, Layout | None]:
     """What the planner needs, from a recipe or a model configuration and the options that override it."""
@@ -212,7 +215,8 @@ def specifications(
         raise InputError("no such file or folder", where=target, mend="give a recipe or a config.json")
     layout: Layout | None = None
     if is_recipe(path):
-        model, work, named, layout = _from_recipe(path, overrides, stack)
+        model, work, named, layout, compiled = _from_recipe(path, overrides)
+        stack = stack or ("headwater-compiled" if compiled else "headwater")
         cluster = cluster or named
     else:
         if overrides:
@@ -235,10 +239,11 @@ def specifications(
     machines = parse_cluster(cluster)
     if work["precision"] == "auto":
         work["precision"] = machines.gpu.half
-    return model, TrainSpec(stack=stack, **work), machines, layout
+    return model, TrainSpec(stack=stack or "headwater", **work), machines, layout
 
 
-def _from_recipe(path: Path, overrides: Any, stack: str) -> tuple[ModelSpec, dict[str, Any], str | None, Layout | None]:
+def _from_recipe(path: Path, overrides: Any) -> tuple[ModelSpec, dict[str, Any], str | None, Layout | None, bool]:
+    """Model, work, the cluster named, the layout set, and whether the model is compiled."""
     from headwater.pipeline.schema import load
     from headwater.plan import Layout, ModelSpec
 
@@ -252,7 +257,7 @@ def _from_recipe(path: Path, overrides: Any, stack: str) -> tuple[ModelSpec, dic
         kv_heads=m.num_key_value_heads or m.num_attention_heads,
         head_dim=m.head_dim or 0,
         ffn=m.intermediate_size,
-        vocab=m.vocab_size,
+        vocab=m.vocab_size or recipe.tokenizer.vocab_size,
         tied=m.tie_word_embeddings,
         attention_bias=m.attention_bias,
         qk_norm=m.qk_norm,
@@ -267,8 +272,8 @@ def _from_recipe(path: Path, overrides: Any, stack: str) -> tuple[ModelSpec, dic
         seq = longest.seq_len or seq
         batch = longest.global_batch or max(1, t.global_batch * t.seq_len // seq)
         make_reporter().warn(
-            f"the recipe has {len(t.phases)} phases; the longest, {longest.name} ({batch:,} samples of {seq:,} tokens), "
-            "is planned for all tokens. Plan another with --seq and --batch"
+            f"the recipe has {len(t.phases)} phases; the longest, {longest.name} ({batch:,} samples of {seq:,} "
+            "tokens), is planned for all tokens. Plan another with --seq and --batch"
         )
     work: dict[str, Any] = {
         "tokens": float(total),
@@ -295,4 +300,4 @@ def _from_recipe(path: Path, overrides: Any, stack: str) -> tuple[ModelSpec, dic
             recompute=1.0 if again == "full" else 0.0,
             recompute_light=again == "selective",
         )
-    return model, work, recipe.cluster, layout
+    return model, work, recipe.cluster, layout, t.compile

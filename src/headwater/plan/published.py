@@ -303,47 +303,56 @@ def _prepare(row: Row, siblings: Sequence[Row]) -> Published:
     shard = re.search(r"sharding group=(\d+)", row["notes"], re.I)
     if shard:
         base["shard_group"] = float(shard.group(1))
+    elif "7b = hsdp" in row["notes"].lower() and "7b" in row["model"].lower():
+        base["shard_group"] = min(8.0, dp)
     out.variants = list(_variants(row, base, out.assumed))
     return out
 
 
 def _variants(row: Row, base: dict[str, float], assumed: list[str]) -> Iterable[dict[str, float]]:
-    per_rank = base["global_batch"] / base["dp"]
-    micro = number(row["micro_batch"])
-    if micro is not None and row["family"] == "torchtitan" and base["pp"] > 1:
-        # The source's local batch is split into one micro-batch a stage and more; the count is not published.
-        options = [float(b) for b in MICRO_BATCHES if b <= micro and micro % b == 0 and micro / b >= base["pp"]] or [
-            1.0
-        ]
-        assumed.append("micro_batch searched")
-    elif micro is not None:
-        options = [micro]
-    else:
-        options = [float(b) for b in MICRO_BATCHES if per_rank % b == 0 and b <= per_rank] or [min(1.0, per_rank)]
-        assumed.append("micro_batch searched")
-    chunks = _chunks(row, base["layers"], base["pp"], Schedule(int(base["schedule"])))
-    if len(chunks) > 1:
-        assumed.append("interleaving searched")
-    flash = base["attention"] > 0
-    kind = row["recompute"]
-    if kind == "full":
-        again = [(1.0, 1.0)]
-    elif kind == "selective":
-        fsdp = base["zero"] >= 3 and flash
-        again = [(0.5, 1.0), (0.75, 1.0), (1.0, 1.0)] if fsdp else [(0.0, 1.0)]
-    elif kind == "none":
-        again = [(0.0, 0.0)]
-    else:
-        again = [(0.0, 1.0), (0.125, 1.0), (0.25, 1.0), (0.5, 1.0), (1.0, 1.0)]
-        assumed.append("recompute searched")
     one_rank = base["tp"] * base["pp"] == 1 and base["zero"] < 3 and base["dp"] > 1
     if one_rank and 6.0 * (number(row["params_b"]) or 0.0) * 1e9 > base["memory_bytes"]:
         base = {**base, "zero": 3.0}
         assumed.append("zero=3: the stated stage cannot hold the model")
-    for b in options:
-        for v in chunks:
-            for share, core in again:
-                yield {**base, "micro_batch": b, "chunks": v, "recompute": share, "recompute_core": core}
+    for b, v in _cuts(row, base, assumed):
+        for share, core in _recomputes(row, base, assumed):
+            yield {**base, "micro_batch": b, "chunks": v, "recompute": share, "recompute_core": core}
+
+
+def _cuts(row: Row, base: dict[str, float], assumed: list[str]) -> list[tuple[float, float]]:
+    """Micro-batch and chunks a stage: as published, or all that divide."""
+    per_rank = base["global_batch"] / base["dp"]
+    micro = number(row["micro_batch"])
+    chunks = _chunks(row, base["layers"], base["pp"], Schedule(int(base["schedule"])))
+    if len(chunks) > 1:
+        assumed.append("interleaving searched")
+    if micro is not None and row["family"] == "torchtitan" and base["pp"] > 1:
+        # The published number is the local batch; torchtitan of that time cut it into one micro-batch a stage, and
+        # gave a rank two stages when interleaving.
+        deep = [2.0] if len(chunks) > 1 else [1.0]
+        cuts = [(micro / (base["pp"] * v), v) for v in deep if micro % (base["pp"] * v) == 0]
+        assumed.append("micro_batch: local batch / stages, the framework's default")
+        return cuts or [(max(1.0, micro / base["pp"]), 1.0)]
+    if micro is not None:
+        return [(micro, v) for v in chunks]
+    assumed.append("micro_batch searched")
+    options = [float(b) for b in MICRO_BATCHES if per_rank % b == 0 and b <= per_rank] or [min(1.0, per_rank)]
+    return [(b, v) for b in options for v in chunks]
+
+
+def _recomputes(row: Row, base: dict[str, float], assumed: list[str]) -> list[tuple[float, float]]:
+    """Share of layers computed again, and whether the attention core is: as published, or the least that fits."""
+    kind = row["recompute"]
+    if kind == "full":
+        return [(1.0, 1.0)]
+    if kind == "none":
+        return [(0.0, 0.0)]
+    if kind == "selective":
+        fsdp = base["zero"] >= 3 and base["attention"] > 0
+        return [(0.5, 1.0), (0.75, 1.0), (1.0, 1.0)] if fsdp else [(0.0, 1.0)]
+    if "recompute searched" not in assumed:
+        assumed.append("recompute searched")
+    return [(0.0, 1.0), (0.125, 1.0), (0.25, 1.0), (0.5, 1.0), (1.0, 1.0)]
 
 
 def measured_throughput(row: Row, variant: dict[str, float]) -> float | None:

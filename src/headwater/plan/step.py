@@ -205,7 +205,8 @@ def _data_parallel(
     forward_comm = gather
     # Without a prefetcher a block is gathered once more for its recomputed forward, and nothing is hidden.
     alone = x.overlap_param == 0
-    backward_comm = np.where(x.reshard > 0, gather * (1.0 + alone * x.recompute), 0.0) + scatter
+    again_comm = np.where(three & (x.reshard > 0), gather * (1.0 + alone * x.recompute), 0.0)
+    backward_comm = again_comm + scatter
     # Overlapped streams: the longer one binds, and the kernels of one slow the other.
     f, b = gpu_f, gpu_b + wait
     slow_f = np.where(
@@ -214,16 +215,28 @@ def _data_parallel(
     slow_b = np.where(
         alone, backward_comm, smooth_max(b, backward_comm) + c.interference * np.minimum(b, backward_comm) - b
     )
-    a_layer = np.where(three & (ranks > 1), slow_f + slow_b, 0.0)
+    # ZeRO-2 keeps only shards of the gradients, so each micro-batch scatters its own; a pipeline adds them up whole.
+    two = (x.zero == 2) & (np.asarray(x.pp) <= 1)
+    a_layer = np.where(ranks > 1, np.where(three, slow_f + slow_b, np.where(two, slow_b, 0.0)), 0.0)
 
     stage = full * held + x.vocab * x.hidden / x.tp * np.where(x.pp > 1, 1.0, 2.0 - x.tied)
-    reduce_passes = np.where(x.zero >= 2, 1.0, np.where(x.zero >= 1, 1.0, 2.0))
+    reduce_passes = np.where(x.zero >= 1, 1.0, 2.0)
     calls = 1.0 + np.where(x.zero >= 1, full * x.gathers, 0.0)
     reduce = ring(x.grad_bytes * stage, ranks, rate, 1.0, c, calls) * reduce_passes
     regather = np.where(x.zero >= 1, ring(x.param_bytes * stage, ranks, rate, 1.0, c, calls), 0.0)
+    # Hybrid: scattered inside the shard group, then each shard is summed over the copies of the group.
+    copies = ranks / x.shard_group
+    hybrid = (x.zero >= 1) & (copies > 1)
+    far = group_bandwidth(copies, np.maximum(inside / x.shard_group, 1.0), x.intra_bandwidth, x.nic_bandwidth, c)
+    between = ring(x.grad_bytes * stage / x.shard_group, copies, far, 2.0, c)
+    near = ring(x.grad_bytes * stage, x.shard_group, shard_rate, 1.0, c, calls)
+    back = ring(x.param_bytes * stage, x.shard_group, shard_rate, 1.0, c, calls)
+    scattered = three | two
+    reduce = np.where(hybrid, between + np.where(scattered, 0.0, near), np.where(scattered, 0.0, reduce))
+    regather = np.where(three, 0.0, np.where(hybrid, back, regather))
     window_b = full * (layer.dgrad + layer.wgrad + again)
     window_f = full * layer.forward
     hidden_reduce = np.where(x.overlap_grad > 0, np.minimum(reduce * c.grad_hidden, window_b), 0.0)
     hidden_gather = np.where(x.overlap_param > 0, np.minimum(regather * c.grad_hidden, window_f), 0.0)
-    tail = np.where(three, 0.0, reduce - hidden_reduce + regather - hidden_gather)
+    tail = reduce - hidden_reduce + regather - hidden_gather
     return a_layer, np.where(ranks > 1, tail, 0.0)

@@ -35,6 +35,13 @@ def dollars(value: float) -> str:
     return f"${value:.0f}"
 
 
+def span(days: float) -> str:
+    """`12.3 days`, `5.1 hours`, `40 minutes`."""
+    if days >= 1.0:
+        return f"{days:,.1f} days"
+    return f"{days * 24:.1f} hours" if days * 24 >= 1.0 else f"{days * 1440:.1f} minutes"
+
+
 def summary(plan: Plan) -> str:
     """The answer in a dozen lines."""
     d = plan.data
@@ -56,7 +63,7 @@ def summary(plan: Plan) -> str:
             f"(80 %: x{1 / (1 + width):.2f} to x{1 + width:.2f})",
         ),
         ("MFU", f"{speed['mfu']:.1%} all scores, {speed['mfu_causal']:.1%} causal; HFU {speed['hfu']:.1%}"),
-        ("days", f"{days['p50']:.1f}  (p10 {days['p10']:.1f}, p90 {days['p90']:.1f})"),
+        ("time", f"{span(days['p50'])}  (p10 {span(days['p10'])}, p90 {span(days['p90'])})"),
         (
             "rented",
             f"{dollars(cost['p50']['rented'])}  (p10 {dollars(cost['p10']['rented'])}, "
