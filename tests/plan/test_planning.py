@@ -26,6 +26,7 @@ GPT3 = ModelSpec.from_fields(layers=96, hidden=12288, heads=96, ffn=32768, vocab
 WORK = TrainSpec(tokens=300e9, seq=2048, global_batch=1536)
 A100S = parse_cluster("a100-80gb:8x512")
 SMALL = ModelSpec.from_fields(layers=32, hidden=4096, heads=32, kv_heads=8, ffn=14336, vocab=32000)
+WORK_64 = TrainSpec(tokens=1e11, seq=4096, global_batch=512)
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 CLUSTERS = Path(__file__).resolve().parents[2] / "clusters"
 
@@ -359,3 +360,39 @@ def test_the_command_plans_a_model_configuration(tmp_path: Path, capsysbinary: p
     )
     assert run_command(["plan", str(RECIPES / "llama-7b.yaml"), "--cluster", "rtx4090:1x1"]) == 2
     assert b"nothing fits" in capsysbinary.readouterr().err
+
+
+def test_hybrid_sharding_pays_for_the_sum_over_its_copies() -> None:
+    inside = Layout(dp=64, zero=3, shard=8)
+    fast, slow = (
+        make_plan(SMALL, WORK_64, replace(A100S, nic_per_gpu=rate), inside).step_seconds for rate in (25e9, 1e9)
+    )
+    assert slow > fast * 1.05
+    alone = make_plan(SMALL, replace(WORK_64, global_batch=64), A100S, Layout(dp=8, zero=3))
+    assert alone.data["step"]["components"]["dp"] < 0.2 * alone.step_seconds
+
+
+def test_compiling_is_faster_than_eager() -> None:
+    layout = Layout(dp=64, zero=1)
+    eager, compiled = (
+        make_plan(SMALL, replace(WORK_64, stack=stack), A100S, layout).step_seconds
+        for stack in ("headwater", "headwater-compiled")
+    )
+    assert compiled < eager
+    with pytest.raises(InputError, match="unknown software stack"):
+        make_plan(SMALL, replace(WORK_64, stack="abacus"), A100S, layout)
+
+
+def test_the_plan_is_plain_json() -> None:
+    data = make_plan(SMALL, WORK_64, A100S, Layout(dp=64)).data
+    assert json.loads(json.dumps(data)) == json.loads(json.dumps(json.loads(json.dumps(data))))
+    for key in ("model", "cluster", "memory", "step", "throughput", "days", "failures", "storage", "cost", "scaling"):
+        assert key in data
+    assert data["train"]["steps"] == WORK_64.steps
+
+
+def test_context_parallelism_is_tried_for_long_sequences() -> None:
+    work = TrainSpec(tokens=1e11, seq=131072, global_batch=64)
+    found = search(SMALL, work, parse_cluster("h100:8x16"))
+    assert found.layouts[0].cp > 1
+    assert all(x.cp == 1 for x in search(SMALL, WORK_64, parse_cluster("h100:8x8")).layouts)
