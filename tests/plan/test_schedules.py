@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from headwater.core.errors import InputError
 from headwater.plan.cases import Schedule
 from headwater.plan.pipeline_events import simulate
+from headwater.plan.pipeline_vshape import simulate_v
 from headwater.plan.schedules import bubble_seconds, in_flight, stage_layers
 
 KINDS = {
@@ -103,3 +104,15 @@ def test_a_schedule_that_does_not_divide_is_refused() -> None:
         simulate("interleaved_1f1b", ranks=4, micro_batches=7, chunks=2, forward=1, dgrad=1, wgrad=1)
     with pytest.raises(InputError, match="no event order"):
         simulate("zbv", ranks=4, micro_batches=8, forward=1, dgrad=1, wgrad=1)
+
+
+@pytest.mark.parametrize(("ranks", "m"), [(2, 8), (4, 12), (8, 24)])
+def test_the_v_shaped_schedule_idles_less_than_h1_and_holds_no_more_than_one_f_one_b(ranks: int, m: int) -> None:
+    events = simulate_v(ranks=ranks, micro_batches=m, forward=0.5, dgrad=0.5, wgrad=0.5)
+    closed = float(bubble_seconds(Schedule.ZB_V, ranks, 2, 1.0, 1.0, 1.0))
+    h1 = float(bubble_seconds(Schedule.ZB_H1, ranks, 1, 1.0, 1.0, 1.0))
+    assert 3 * m <= 3 * m + closed - 1e-9 <= events.makespan <= 3 * m + h1 + 1e-9
+    assert max(events.peak_in_flight) <= 2 * ranks
+    kinds = {(w.kind, w.chunk) for w in events.work}
+    assert len(kinds) == 6
+    assert len(events.work) == 6 * ranks * m

@@ -36,6 +36,7 @@ class Timeline:
     peak_in_flight: tuple[int, ...]  # chunks' activations held at once, by rank
 
 
+EVENT_SCHEDULES = ("gpipe", "1f1b", "interleaved_1f1b", "zb_h1", "zb_1p")
 Key = tuple[str, int, int]  # kind, global stage, micro-batch
 
 
@@ -105,7 +106,7 @@ def orders(schedule: str, ranks: int, chunks: int, m: int) -> tuple[list[list[Ke
     if schedule in ("zb_h1", "zb_1p"):
         return [_order_zb_h1(r, ranks, m) for r in range(ranks)], True
     raise InputError(
-        f"no event order for {schedule!r}", where="schedule", mend="gpipe, 1f1b, interleaved_1f1b, zb_h1 or zb_1p"
+        f"no event order for {schedule!r}", where="schedule", mend=f"one of {', '.join(EVENT_SCHEDULES)}, or simulate_v"
     )
 
 
@@ -162,14 +163,15 @@ def simulate(
         raise InputError(f"{schedule} with {micro_batches} micro-batches on {ranks} ranks waits for itself")
     makespan = max(clock)
     busy = sum(w.end - w.start for w in work)
-    return Timeline(tuple(work), makespan, 1.0 - busy / (makespan * ranks), _peaks(work, ranks, split))
+    return Timeline(tuple(work), makespan, 1.0 - busy / (makespan * ranks), peak_in_flight(work, ranks, split))
 
 
 def _after(time: float | None, hop: float) -> float | None:
     return None if time is None else time + hop
 
 
-def _peaks(work: list[Work], ranks: int, split: bool) -> tuple[int, ...]:
+def peak_in_flight(work: list[Work], ranks: int, split: bool) -> tuple[int, ...]:
+    """Activations of chunks each rank holds at its fullest: from a forward's start to the end of its backward."""
     release = "W" if split else "B"
     peaks = []
     for rank in range(ranks):

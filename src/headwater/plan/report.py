@@ -10,15 +10,13 @@ from html import escape
 from typing import Any
 
 from . import svg
-from .pipeline_events import simulate
+from .pipeline_events import EVENT_SCHEDULES, simulate
+from .pipeline_vshape import simulate_v
 from .plan import LABELS, Plan
 from .search import Found
 from .text import dollars, full, why_text
 
 DRAWN_MICRO_BATCHES = 24  # a timeline of more is unreadable; the ramps are the same
-DRAWN_SCHEDULES = {
-    "gpipe": "gpipe", "1f1b": "1f1b", "interleaved_1f1b": "interleaved_1f1b", "zb_h1": "zb_h1", "zb_1p": "zb_1p",
-}  # fmt: skip
 STYLE = """body{font:15px/1.5 system-ui,sans-serif;max-width:1100px;margin:2em auto;padding:0 1em;color:#222}
 pre{background:#f6f6f6;padding:1em;overflow:auto}h2{margin-top:2em}table{border-collapse:collapse}
 td,th{padding:.25em .8em;text-align:right;border-bottom:1px solid #ddd}td:first-child,th:first-child{text-align:left}
@@ -64,18 +62,20 @@ def _pipeline(plan: Plan) -> str:
     x, step = plan.layout, plan.data["step"]
     if x.pp == 1:
         return "<p>One stage: no pipeline.</p>"
-    kind = DRAWN_SCHEDULES.get(x.schedule)
-    note = ""
-    if kind is None:
-        kind, note = "zb_h1", f"<p>Drawn as zb_h1; {escape(x.schedule)} idles {step['bubble_share']:.1%}.</p>"
     m = min(step["micro_batches"], DRAWN_MICRO_BATCHES)
-    if kind == "interleaved_1f1b":
-        m = max(x.pp, m - m % x.pp)
     chunk = step["chunk_seconds"]
-    events = simulate(
-        kind, ranks=x.pp, micro_batches=m, chunks=x.chunks if kind == "interleaved_1f1b" else 1,
-        forward=chunk["forward"], dgrad=chunk["dgrad"], wgrad=chunk["wgrad"],
-    )  # fmt: skip
+    times = {"forward": chunk["forward"], "dgrad": chunk["dgrad"], "wgrad": chunk["wgrad"]}
+    note = ""
+    if x.schedule == "zbv":
+        events = simulate_v(ranks=x.pp, micro_batches=m, **times)
+    elif x.schedule == "interleaved_1f1b":
+        m = max(x.pp, m - m % x.pp)
+        events = simulate(x.schedule, ranks=x.pp, micro_batches=m, chunks=x.chunks, **times)
+    else:
+        drawn = x.schedule if x.schedule in EVENT_SCHEDULES else "zb_h1"
+        if drawn != x.schedule:
+            note = f"<p>Drawn as {drawn}; {escape(x.schedule)} idles {step['bubble_share']:.1%}.</p>"
+        events = simulate(drawn, ranks=x.pp, micro_batches=m, **{k: v * x.chunks for k, v in times.items()})
     shown = "" if m == step["micro_batches"] else f"<p>{m} of {step['micro_batches']} micro-batches are drawn.</p>"
     return note + shown + svg.timeline(events)
 

@@ -19,6 +19,8 @@ def bubble_seconds(schedule: Array, p: Array, v: Array, f: Array, b: Array, w: A
     h1 = (p - 1.0) * np.maximum(f + b - w, 0.0)
     h2 = (p - 1.0) * np.maximum(f + b - 2.0 * w, 0.0)
     dual = np.maximum(p / 2.0 - 1.0, 0.0) * np.maximum((f + b + w) + (b + w) - 3.0 * w, 0.0)
+    # ZB-V is free of bubbles in theory (F = B = W); its list schedule (`pipeline_vshape.py`) keeps half of H1's and more.
+    zbv = h1 / 2.0
     # DualPipeV: p ranks hold two chunks each in a V; times of a chunk are half of the rank's.
     dual_v = (p - 1.0) * np.maximum(whole + (b + w) - 3.0 * w, 0.0) / 2.0
     return np.select(
@@ -26,12 +28,13 @@ def bubble_seconds(schedule: Array, p: Array, v: Array, f: Array, b: Array, w: A
             np.asarray(p) <= 1,
             schedule == Schedule.INTERLEAVED,
             (schedule == Schedule.ZB_H1) | (schedule == Schedule.ZB_1P),
-            (schedule == Schedule.ZB_H2) | (schedule == Schedule.ZB_2P) | (schedule == Schedule.ZB_V),
+            (schedule == Schedule.ZB_H2) | (schedule == Schedule.ZB_2P),
+            schedule == Schedule.ZB_V,
             schedule == Schedule.DUALPIPE,
             schedule == Schedule.INTERLEAVED_ZB,
             schedule == Schedule.DUALPIPE_V,
         ],
-        [0.0 * ramp, ramp / np.maximum(v, 1.0), h1, h2, dual, h1 / np.maximum(v, 1.0), dual_v],
+        [0.0 * ramp, ramp / np.maximum(v, 1.0), h1, h2, zbv, dual, h1 / np.maximum(v, 1.0), dual_v],
         default=ramp,
     )
 

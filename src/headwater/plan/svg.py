@@ -54,7 +54,7 @@ def stacked_bars(
             w = value / top * width
             body.append(_box(x, y, w, height, PALETTE[names.index(name) % len(PALETTE)], f"{name}: {value:.3g} {unit}"))
             x += w
-        body.append(_text(x + 6, y + height / 2 + 4, f"{sum(pieces.values()):.3g} {unit}"))
+        body.append(_text(x + 6, y + height / 2 + 4, f"{sum(pieces.values()):,.4g} {unit}"))
     bottom = 8 + len(bars) * (height + gap)
     if limit:
         x = left + limit / top * width
