@@ -10,6 +10,7 @@ import pytest
 
 from tests.cli.conftest import Call
 from tests.conftest import clean_environment, cli_command
+from tests.pipeline.conftest import RECIPE, make_corpus
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 RECIPES = REPOSITORY / "recipes"
@@ -126,3 +127,14 @@ def test_a_closed_pipe_is_no_error() -> None:
     assert done.stdout.count("\n") == 1
     assert "Traceback" not in done.stderr
     assert "BrokenPipe" not in done.stderr
+
+
+def test_a_damaged_result_exits_with_1_and_says_how_to_rebuild_it(call: Call, tmp_path: Path) -> None:
+    make_corpus(tmp_path / "corpus")
+    (tmp_path / "small.yaml").write_text(RECIPE.format(root=tmp_path / "corpus"))
+    done = call("run", "small.yaml", "--workspace", "w", "--only", "collect", "--json").json
+    assert [stage["action"] for stage in done["stages"]] == ["built"]
+    (Path(done["stages"][0]["path"]) / "manifest.json").write_text("{}")
+    found = call("run", "small.yaml", "--workspace", "w", "--only", "collect", "--json", code=1).json
+    assert "cannot read the manifest" in found["error"]["what"]
+    assert "run again" in found["error"]["mend"]
