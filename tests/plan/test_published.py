@@ -144,3 +144,22 @@ def test_spearman_knows_order_and_ties() -> None:
     assert spearman([1, 2, 3], [3, 2, 1]) == pytest.approx(-1.0)
     assert spearman([1, 1, 2], [5, 5, 9]) == pytest.approx(1.0)
     assert spearman([1, 1], [2, 3]) == 0.0
+
+
+def test_blanks_in_any_column_leave_a_finite_prediction_or_a_reason() -> None:
+    rows = read_table()
+    draw = np.random.default_rng(3)
+    columns = [
+        "layers", "heads", "kv_heads", "ffn", "vocab", "micro_batch", "global_batch", "zero_stage", "recompute",
+        "precision", "vpp", "cp", "ep", "gated_mlp", "schedule", "tflops_kind", "moe_topk", "seq", "dp", "notes",
+    ]  # fmt: skip
+    mangled = []
+    for index in draw.choice(len(rows), 150, replace=False):
+        change = {key: str(draw.choice(["", "nan", "1", "7", "abc"])) for key in draw.choice(columns, 3)}
+        mangled.append({**rows[index], **change})
+    table = build(mangled, rows)
+    throughput = predict(table, load()).throughput
+    assert np.isfinite(throughput).all()
+    assert (throughput > 0).all()
+    assert all(row.skipped for row in table.skipped)
+    assert len(table.rows) + len(table.skipped) == 150

@@ -11,7 +11,7 @@ import numpy as np
 from .cases import NAMES, Array, Cases
 from .cluster import ClusterSpec
 from .model_spec import ModelSpec
-from .published import arithmetic
+from .precision import arithmetic
 from .stacks import stack
 from .train_spec import Layout, TrainSpec
 

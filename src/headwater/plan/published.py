@@ -21,6 +21,7 @@ from . import counts
 from .cases import Schedule
 from .cases import stack as stack_cases
 from .hardware import Accelerator, accelerator
+from .precision import arithmetic
 from .stacks import Stack, raw, stack
 
 Row = dict[str, str]
@@ -43,9 +44,7 @@ SCHEDULES = {
     "zbv": Schedule.ZB_V,
     "dualpipe": Schedule.DUALPIPE,
 }
-# Bytes of a weight as multiplied, and block-scaled or per-tensor scaling.
-LINEAR = {"fp16": (2.0, 0), "bf16": (2.0, 0), "fp32": (4.0, 0), "tf32": (4.0, 0), "fp8": (1.0, 1), "int8": (1.0, 1),
-          "mxfp8": (1.03, 2), "nvfp4": (0.56, 2)}  # fmt: skip
+BLANK = ("", "nan", "na")  # "none" is an answer: no recompute, no pipeline
 MICRO_BATCHES = (1, 2, 3, 4, 6, 8, 12, 16)
 DEFAULT_VOCAB = 51200.0  # GPT-2's 50257 padded for tensor parallelism, what Megatron papers use
 
@@ -211,28 +210,6 @@ def _model(row: Row, siblings: Sequence[Row], assumed: list[str]) -> dict[str, f
     }
 
 
-def arithmetic(part: Accelerator, precision: str) -> dict[str, float]:
-    """Peaks, limits and byte widths of `precision` on `part`, as fields of `Cases`."""
-    half = precision if precision in ("fp16", "bf16") and precision in part.peak else part.half
-    size, kind = LINEAR[precision]
-    return {
-        "peak_linear": part.peak_flops(precision),
-        "peak_half": part.peak_flops(half),
-        "limit_linear": part.gemm_limit(precision),
-        "limit_half": part.gemm_limit(half),
-        "linear_bytes": size,
-        "quantised": float(kind),
-        "param_bytes": 2.0,
-        "optimizer_bytes": 12.0,
-        "memory_bandwidth": part.memory_bandwidth,
-        "memory_bytes": part.memory_bytes,
-        "units": float(part.units),
-        "intra_bandwidth": part.intra_bandwidth,
-        "domain": float(part.domain),
-        "pcie_bandwidth": part.pcie_bandwidth,
-    }
-
-
 def _chunks(row: Row, layers: float, pp: float, schedule: Schedule) -> list[float]:
     if schedule != Schedule.INTERLEAVED or pp <= 1:
         return [1.0]
@@ -248,6 +225,7 @@ def _chunks(row: Row, layers: float, pp: float, schedule: Schedule) -> list[floa
 
 def prepare(row: Row, siblings: Sequence[Row]) -> Published:
     """Turn one row into its variants; `skipped` says why a row cannot be predicted."""
+    row = {key: "" if value is None or value.strip().lower() in BLANK else value for key, value in row.items()}
     try:
         return _prepare(row, siblings)
     except InputError as error:

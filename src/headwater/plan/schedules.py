@@ -19,7 +19,7 @@ def bubble_seconds(schedule: Array, p: Array, v: Array, f: Array, b: Array, w: A
     h1 = (p - 1.0) * np.maximum(f + b - w, 0.0)
     h2 = (p - 1.0) * np.maximum(f + b - 2.0 * w, 0.0)
     dual = np.maximum(p / 2.0 - 1.0, 0.0) * np.maximum((f + b + w) + (b + w) - 3.0 * w, 0.0)
-    # ZB-V is free of bubbles in theory (F = B = W); its list schedule (`pipeline_vshape.py`) keeps half of H1's and more.
+    # ZB-V is free of bubbles in theory (F = B = W); its list schedule (`pipeline_vshape.py`) keeps half of H1's.
     zbv = h1 / 2.0
     # DualPipeV: p ranks hold two chunks each in a V; times of a chunk are half of the rank's.
     dual_v = (p - 1.0) * np.maximum(whole + (b + w) - 3.0 * w, 0.0) / 2.0

@@ -11,7 +11,7 @@ from headwater.core.errors import InputError
 
 from .cases import Schedule
 from .hardware import PRECISIONS
-from .published import LINEAR
+from .precision import LINEAR
 
 # Bytes of optimizer state a parameter, master weight included.
 OPTIMIZERS = {"adamw": 12.0, "adamw-bf16": 8.0, "adamw-8bit": 6.0, "muon": 8.0, "sgd": 8.0}
