@@ -109,3 +109,13 @@ def test_the_175b_recipe_on_4096_gpus_holds_what_a_hand_count_gives() -> None:
     assert float(np.asarray(parts["activations"]).max()) / 1e9 == pytest.approx(10.3, rel=0.10)
     assert bool(memory(x).fits(x)[0])
     assert replace(shape, micro_batch=4).gpus == 4096
+
+
+def test_full_precision_keeps_sixteen_bytes_and_twice_the_activations() -> None:
+    half, whole = (
+        memory(one_case(LLAMA_8B, TrainSpec(1e9, 4096, 64, precision=p), parse("h100:8x8"), Layout(dp=64, zero=0)))
+        for p in ("bf16", "fp32")
+    )
+    states = sum(float(whole.parts[name][0]) for name in ("weights", "gradients", "optimizer"))
+    assert states / LLAMA_8B.parameters == pytest.approx(16.0, rel=1e-3)
+    assert float(whole.parts["activations"][0]) == pytest.approx(2 * float(half.parts["activations"][0]), rel=0.02)

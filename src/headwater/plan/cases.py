@@ -96,6 +96,7 @@ class Cases:
     limit_half: Array
     linear_bytes: Array
     quantised: Array  # 0 bf16/fp16, 1 per-tensor fp8/int8, 2 block-scaled (mxfp8, nvfp4)
+    width: Array  # bytes of an activation element, in halves of two: 1 for 16 bits, 2 for 32
     param_bytes: Array  # stored compute copy of a weight, bytes
     grad_bytes: Array  # bytes of a gradient as reduced between ranks
     grad_kept: Array  # bytes of a gradient as kept between micro-batches

@@ -84,7 +84,7 @@ def _linear_arithmetic(x: Cases) -> Arithmetic:
 
 
 def _half_arithmetic(x: Cases) -> Arithmetic:
-    return Arithmetic(x.peak_half, x.limit_half, 2.0, x.memory_bandwidth, x.units)
+    return Arithmetic(x.peak_half, x.limit_half, 2.0 * x.width, x.memory_bandwidth, x.units)
 
 
 def attention_projections(x: Cases, c: Coefficients) -> Pass:
@@ -139,7 +139,7 @@ def attention_core(x: Cases, c: Coefficients) -> Pass:
     aligned = np.where(x.head_dim % 8 == 0, 1.0, c.misaligned)
     depth = 1.0 + c.gemm_depth / x.head_dim
     multiply = flops * depth / (on.peak * on.limit * c.gemm_sustained * aligned)
-    softmax = scores * c.score_bytes / (x.memory_bandwidth * c.memory_efficiency)
+    softmax = x.width * scores * c.score_bytes / (x.memory_bandwidth * c.memory_efficiency)
     unfused = multiply + softmax
     # flash
     rate = np.select(
@@ -171,7 +171,9 @@ def memory_bound(x: Cases, c: Coefficients, moe: bool) -> Pass:
     inside = scale * ((4.0 + 2.0 * x.gated) * width + 4.0 * (x.heads / x.tp + 2.0 * x.kv_local) * x.head_dim)
     casts = np.where(x.quantised > 0, c.cast_bytes, 0.0) * (2.0 * x.hidden + x.q_dim / x.tp + width)
     kernels = np.select([x.fusion == 0, x.fusion == 1], KERNELS[:2], default=KERNELS[2])
-    forward = t * (around + inside + casts) / (x.memory_bandwidth * c.memory_efficiency) + kernels * c.kernel_gap
+    forward = (
+        x.width * t * (around + inside + casts) / (x.memory_bandwidth * c.memory_efficiency) + kernels * c.kernel_gap
+    )
     return Pass(forward, 2.0 * forward, 0.0 * forward)
 
 

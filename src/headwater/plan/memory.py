@@ -67,7 +67,7 @@ def activation_bytes(x: Cases) -> tuple[Array, Array]:
     routed = x.topk * (per_ffn * x.expert_ffn + 2.0 * linear_input * x.hidden)
     sparse = (routed + per_ffn * x.shared_ffn) / x.tp + 8.0 * x.experts / np.maximum(sp, 1.0)
     kept = attention + t * (dense / x.tp * (1.0 - share) + sparse * share)
-    return kept, t * 2.0 * x.hidden / sp
+    return x.width * kept, x.width * t * 2.0 * x.hidden / sp
 
 
 def _stage(x: Cases, layers: Array, index: Array, is_first: Array, is_last: Array) -> dict[str, Array]:

@@ -8,10 +8,13 @@ from .hardware import Accelerator
 LINEAR = {"fp16": (2.0, 0), "bf16": (2.0, 0), "fp32": (4.0, 0), "tf32": (4.0, 0), "fp8": (1.0, 1), "int8": (1.0, 1),
           "mxfp8": (1.03, 2), "nvfp4": (0.56, 2)}  # fmt: skip
 
+WHOLE = ("fp32", "tf32")  # 32-bit weights, gradients and activations: no separate master copy
+
 
 def arithmetic(part: Accelerator, precision: str) -> dict[str, float]:
     """Peaks, limits and byte widths of `precision` on `part`, as fields of `Cases`."""
-    half = precision if precision in ("fp16", "bf16") and precision in part.peak else part.half
+    whole = precision in WHOLE
+    half = precision if precision in ("fp16", "bf16", *WHOLE) and precision in part.peak else part.half
     peak = part.peak_flops(precision)
     size, kind = LINEAR[precision]
     return {
@@ -21,8 +24,9 @@ def arithmetic(part: Accelerator, precision: str) -> dict[str, float]:
         "limit_half": part.gemm_limit(half),
         "linear_bytes": size,
         "quantised": float(kind),
-        "param_bytes": 2.0,
-        "optimizer_bytes": 12.0,
+        "width": 2.0 if whole else 1.0,
+        "param_bytes": 4.0 if whole else 2.0,
+        "optimizer_bytes": 8.0 if whole else 12.0,
         "memory_bandwidth": part.memory_bandwidth,
         "memory_bytes": part.memory_bytes,
         "units": float(part.units),

@@ -50,7 +50,7 @@ def smooth_max(a: Array, b: Array, power: float = 6.0) -> Array:
 
 def _tensor_parallel(x: Cases, c: Coefficients) -> tuple[Array, Array]:
     """Exposed seconds of tensor-parallel traffic of a layer and micro-batch: forward, backward."""
-    message = 2.0 * x.tokens * x.hidden
+    message = 2.0 * x.width * x.tokens * x.hidden
     rate = group_bandwidth(x.tp, x.domain, x.intra_bandwidth, x.nic_bandwidth, c)
     one = ring(message, x.tp, rate, 2.0, c, sync=c.tp_sync)
     pairs = np.where(x.parallel_block > 0, 1.0, 2.0)
@@ -64,7 +64,7 @@ def _tensor_parallel(x: Cases, c: Coefficients) -> tuple[Array, Array]:
 def _context_parallel(x: Cases, c: Coefficients, core: compute.Pass) -> tuple[Array, Array]:
     """Exposed seconds of the key-value ring: what attention arithmetic does not cover."""
     width = np.where(x.mla > 0, x.heads / x.tp * (x.head_dim + x.value_dim), 2.0 * x.kv_local * x.head_dim)
-    message = 2.0 * x.tokens * width * (x.cp - 1.0)
+    message = 2.0 * x.width * x.tokens * width * (x.cp - 1.0)
     inside = np.maximum(x.domain / x.tp, 1.0)
     rate = group_bandwidth(x.cp, inside, x.intra_bandwidth, x.nic_bandwidth, c)
     forward = np.where(x.cp > 1, message / rate + (x.cp - 1.0) * c.latency, 0.0)
@@ -139,7 +139,7 @@ def step_time(x: Cases, c: Coefficients) -> StepTime:
     idle = bubble_seconds(x.schedule, x.pp, x.chunks, per_layer_f * scale, per_layer_b * scale, per_layer_w * scale)
 
     # Transfers between stages.
-    hop = 2.0 * x.tokens * x.hidden / np.where(x.scatter_gather > 0, x.tp, 1.0)
+    hop = 2.0 * x.width * x.tokens * x.hidden / np.where(x.scatter_gather > 0, x.tp, 1.0)
     stage_ranks = x.tp * x.dp * x.cp
     near = stage_ranks * x.pp <= x.domain
     rate = np.where(near, x.intra_bandwidth * c.intra_efficiency, x.nic_bandwidth * c.inter_efficiency)

@@ -11,7 +11,7 @@ from headwater.core.errors import InputError
 
 from .cases import Schedule
 from .hardware import PRECISIONS
-from .precision import LINEAR
+from .precision import LINEAR, WHOLE
 
 # Bytes of optimizer state a parameter, master weight included.
 OPTIMIZERS = {"adamw": 12.0, "adamw-bf16": 8.0, "adamw-8bit": 6.0, "muon": 8.0, "sgd": 8.0}
@@ -75,7 +75,7 @@ class TrainSpec:
             "global_batch": float(self.global_batch),
             "linear_bytes": size,
             "quantised": float(kind),
-            "optimizer_bytes": OPTIMIZERS[self.optimizer],
+            "optimizer_bytes": OPTIMIZERS[self.optimizer] - (4.0 if self.precision in WHOLE else 0.0),
         }
 
 
