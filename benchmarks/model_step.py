@@ -81,6 +81,14 @@ def headwater_loss(model: Decoder) -> Loss:
     return loss
 
 
+def blocks_of(model: nn.Module) -> list[nn.Module]:
+    """The layers, whatever the model calls them."""
+    if isinstance(model, Plain):
+        return list(model.blocks)
+    layers = model.get_submodule("model.layers")
+    return list(layers.values() if isinstance(layers, nn.ModuleDict) else layers.children())
+
+
 def peers(config: ModelConfig) -> dict[str, tuple[nn.Module, Loss]]:
     """The three models with equal weights, and how each makes its loss."""
     ours = Decoder(config)
@@ -117,11 +125,17 @@ def peers(config: ModelConfig) -> dict[str, tuple[nn.Module, Loss]]:
     return result
 
 
-def run(config: ModelConfig, dtype: str, batch: int, seq: int, steps: int) -> dict[str, dict[str, float]]:
+def run(
+    config: ModelConfig, dtype: str, batch: int, seq: int, steps: int, compiled: bool
+) -> dict[str, dict[str, float]]:
     generator = torch.Generator().manual_seed(0)
     window = torch.randint(0, config.true_vocab_size, (batch, seq + 1), generator=generator)
     tokens, targets = window[:, :-1].contiguous(), window[:, 1:].contiguous()
     models = peers(config)
+    if compiled:
+        for model, _ in models.values():
+            for block in blocks_of(model):
+                block.compile()
     optimizers = {n: torch.optim.AdamW(m.parameters(), 1e-3, fused=True) for n, (m, _) in models.items()}
     seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in models}
     losses: dict[str, float] = {}
@@ -156,6 +170,7 @@ def main() -> None:
     for name, default in (sizes | {"batch": 16, "seq": 512, "steps": 3, "threads": 1}).items():
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--dtype", choices=("fp32", "bf16", "both"), default="both")
+    parser.add_argument("--compile", action="store_true", help="compile the blocks of all three (a minute or two)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     a = parser.parse_args()
     torch.set_num_threads(a.threads)
@@ -170,7 +185,7 @@ def main() -> None:
         tie_word_embeddings=True,
     )
     dtypes = ("fp32", "bf16") if a.dtype == "both" else (a.dtype,)
-    results = {dtype: run(config, dtype, a.batch, a.seq, a.steps) for dtype in dtypes}
+    results = {dtype: run(config, dtype, a.batch, a.seq, a.steps, a.compile) for dtype in dtypes}
     versions = {"torch": torch.__version__}
     if "transformers" in results[dtypes[0]]:
         import transformers
