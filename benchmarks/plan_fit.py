@@ -74,7 +74,8 @@ def interval(rows: Table, left_out: np.ndarray, halves: np.ndarray, known: np.nd
     weights[0] = max(weights[0], 0.02)
     width = known @ weights
     near = np.abs(np.log(halves / rows.measured))
-    scales = [float(np.quantile((r / width)[rows.scored], 0.8)) for r in (residual, near)]
+    scored = rows.scored
+    scales = [float(np.quantile(r[scored] / width[scored], 0.8)) for r in (residual, near)]
     scale = float(np.mean(scales))
     print("scales for 80 %: family never seen, family seen:", scales)
     out = {name: round(float(w), 4) for name, w in zip(FEATURES, weights, strict=True)}

@@ -60,6 +60,12 @@ def test_held_knobs_are_held() -> None:
     assert {(x.tp, x.pp, x.dp, x.schedule, x.recompute) for x in found.layouts} == {(8, 8, 64, "1f1b", 1.0)}
 
 
+def test_a_held_knob_that_fits_no_schedule_is_not_dropped() -> None:
+    assert search(GPT3, WORK, A100S, knobs={"schedule": "1f1b", "pp": 8, "chunks": 3}).layouts == []
+    with pytest.raises(InputError, match="unknown knob"):
+        search(GPT3, WORK, A100S, knobs={"mood": 1})
+
+
 def test_a_deadline_and_a_budget_choose_the_cluster_s_size() -> None:
     soon = search(GPT3, WORK, A100S, goal="cheapest", deadline_days=20)
     assert soon.days[0] <= 20
@@ -142,6 +148,8 @@ def test_every_change_of_the_command_s_help_is_understood() -> None:
     assert figures["gpu"]["days_p50"]["ratio"] < 0.8
     assert figures["price"]["rented_dollars"]["ratio"] == pytest.approx(1.5)
     assert figures["mtbf"]["goodput"]["ratio"] < 1.0
+    with pytest.raises(InputError, match="nodes are left"):
+        what_if(plan, "nodes=-600")
     with pytest.raises(InputError, match="unknown change"):
         what_if(plan, "mood=better")
     with pytest.raises(InputError, match="no change"):

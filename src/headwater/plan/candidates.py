@@ -114,7 +114,7 @@ def _schedules(
                 out.append((kind, 2))
         else:
             out.append((kind, 1))
-    if "chunks" in knobs and "schedule" not in knobs:
+    if "chunks" in knobs:
         out = [(kind, v) for kind, v in out if v == int(knobs["chunks"])]
     return out
 

@@ -145,6 +145,8 @@ def _apply(change: Change, key: str, text: str) -> tuple[Change, bool]:
         return (m, t, replace(c, nic_per_gpu=rate / share, nic_assumed=False), x), False
     if key == "nodes":
         nodes = int(_number_change(c.nodes, text, where, count))
+        if nodes < 1:
+            raise InputError(f"{nodes} nodes are left", where=where, mend="at least one")
         # A batch the new ranks divide: the old one where it does, else as many samples a GPU as before.
         batch = t.global_batch
         if batch % nodes and batch * c.gpus_per_node * 8 % (nodes * c.gpus_per_node):
