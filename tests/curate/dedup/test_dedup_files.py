@@ -17,7 +17,7 @@ from headwater.core.errors import InputError
 from headwater.curate.dedup import engine, files, runs
 from headwater.curate.dedup.files import dedup_files
 from headwater.curate.dedup.settings import DedupSettings
-from tests.conftest import RunCli
+from tests.conftest import Killer, RunCli, cli_command
 
 from .reference import edited, outcome, read_zst, sentence, write_jsonl, write_texts
 
@@ -95,7 +95,7 @@ def test_the_same_command_gives_the_same_bytes(tmp_path: Path) -> None:
 
 
 def test_memory_bounds_do_not_change_the_outcome(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write_texts(tmp_path / "in.jsonl", near_duplicates(60))
+    path = write_texts(tmp_path / "in.jsonl", near_duplicates(16))
     methods = DedupSettings(methods=("exact", "minhash", "simhash", "ngram"))
     dedup_files([path], tmp_path / "a", settings=methods)
     monkeypatch.setattr(runs.RunStore.__init__, "__defaults__", (runs.RunStore.__init__.__defaults__[0], 16))
@@ -206,3 +206,23 @@ def test_the_verb_says_what_is_wrong_with_an_option(tmp_path: Path, run_cli: Run
     done = run_cli("curate", "dedup", path, "--out", "out", "--method", "minhash,magic", "--json", code=2)
     assert "magic" in done.json["error"]["what"]
     assert "--out" in run_cli("curate", "dedup", path, code=2).stderr
+
+
+def test_a_killed_run_leaves_nothing_behind_and_the_next_one_is_whole(tmp_path: Path, killer: Killer) -> None:
+    path = write_texts(tmp_path / "in.jsonl", near_duplicates(2000))
+    command = [*cli_command(), "curate", "dedup", path, "--out", tmp_path / "out", "--quiet"]
+    dedup_files([path], tmp_path / "whole")
+    killer.kill_until_done(command, kills=3, shortest=0.6, longest=4.0)
+    for file in ("kept.jsonl.zst", "removed.jsonl.zst", "report.json"):
+        assert (tmp_path / "out" / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()
+    assert sorted(item.name for item in (tmp_path / "out").iterdir()) == [
+        "kept.jsonl.zst", "removed.jsonl.zst", "report.json",
+    ]  # fmt: skip
+
+
+def test_an_output_that_cannot_be_a_folder_is_refused(tmp_path: Path) -> None:
+    path = write_texts(tmp_path / "in.jsonl", ["a text"])
+    with pytest.raises(InputError, match="cannot write"):
+        dedup_files([path], path)
+    with pytest.raises(InputError, match="cannot write"):
+        dedup_files([path], Path("/proc/nothing"))

@@ -30,6 +30,7 @@ from headwater.curate.dedup.rows import (
     quarantine_bytes,
 )
 from headwater.curate.dedup.settings import VERSION, DecontaminateSettings
+from headwater.curate.dedup.workplace import workplace
 
 LISTED_ITEMS = 32
 _ID_FIELDS = ("id", "task_id", "example_id", "question_id", "ind")
@@ -82,12 +83,15 @@ def decontaminate_files(
     items, lacking = read_items(benchmark_files, settings)
     index = BenchmarkIndex(items, settings)
     require_items(index, [str(path) for path in benchmark_files])
-    out.mkdir(parents=True, exist_ok=True)
     counts = {"documents": 0, "kept": 0, "removed": 0}
     bytes_ = {"documents": 0, "kept": 0}
     found: dict[str, int] = {}
     sources = [RowSource(path, Fields(settings.text_field, settings.id_field)) for path in files]
-    with RowWriter(out / KEPT) as kept, RowWriter(out / REMOVED) as removed:
+    with (
+        workplace(out) as place,
+        RowWriter(out / KEPT, place) as kept,
+        RowWriter(out / REMOVED, place) as removed,
+    ):
         with reporter.progress("look for questions", unit="rows") as bar:
             for source in sources:
                 for rows in _batches(source):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -33,6 +33,7 @@ RULES = ("exact", "short", "minhash", "simhash")
 
 COMPARE_PAIRS = 4096
 COMPARE_BYTES = 64 << 20
+_Hashes = dict[str, NDArray[np.uint64] | NDArray[np.int32]]
 _NO_BITS = np.empty(0, np.uint64)
 
 
@@ -65,14 +66,14 @@ class Decisions:
 
     removed: NDArray[np.int64]
     kept: NDArray[np.int64]
-    scores: NDArray[np.float32]
+    scores: NDArray[np.float64]
     rules: NDArray[np.uint8]
     counts: dict[str, int] = field(default_factory=dict)
 
     @classmethod
     def none(cls) -> Decisions:
         empty = np.empty(0, np.int64)
-        return cls(empty, empty, np.empty(0, np.float32), np.empty(0, np.uint8))
+        return cls(empty, empty, np.empty(0, np.float64), np.empty(0, np.uint8))
 
 
 class DocumentDedup:
@@ -82,7 +83,7 @@ class DocumentDedup:
         self.settings, self.folder, self.spool = settings, folder, spool
         self.frozen_classes = frozen_classes
         self._frozen = 0
-        self._units = 0
+        self._units: list[NDArray[np.int32]] = []
         near = {"minhash", "simhash"} & set(settings.methods)
         bands = {"exact": 1} if "exact" in settings.methods else {}
         bands |= {"short": 1} if near else {}
@@ -97,7 +98,7 @@ class DocumentDedup:
 
     def add_all(self, batches: Iterable[Batch]) -> None:
         """Spool and hash batches, in order."""
-        waiting: list[tuple[int, object]] = []
+        waiting: list[tuple[int, Future[_Hashes]]] = []
         for batch in batches:
             row = self.spool.documents
             self.spool.add(batch.texts, batch.ids, batch.classes)
@@ -108,33 +109,33 @@ class DocumentDedup:
             waiting.append((row, self._pool.submit(self._hash, batch)))
             while len(waiting) > 2 * self.settings.workers:
                 first, future = waiting.pop(0)
-                self._store(first, future.result())  # type: ignore[attr-defined]
+                self._store(first, future.result())
         for first, future in waiting:
-            self._store(first, future.result())  # type: ignore[attr-defined]
+            self._store(first, future.result())
 
-    def _hash(self, batch: Batch) -> dict[str, NDArray[np.uint64] | NDArray[np.int32]]:
+    def _hash(self, batch: Batch) -> _Hashes:
         settings = self.settings
-        made: dict[str, NDArray[np.uint64] | NDArray[np.int32]] = {}
+        made: _Hashes = {}
         if "exact" in self._stores:
             made["exact"] = np.fromiter(map(xxhash.xxh3_64_intdigest, batch.texts), np.uint64, len(batch.texts))
-        if "short" in self._stores:
-            data = np.frombuffer(bytearray(b"".join(batch.texts)), np.uint8)
-            offsets = np.zeros(len(batch.texts) + 1, np.int64)
-            np.cumsum(np.fromiter(map(len, batch.texts), np.int64, len(batch.texts)), out=offsets[1:])
-            bands = settings.bands if "minhash" in self._stores else 1
-            made["minhash"], made["units"] = minhash_keys_of(
-                data, offsets, bands=bands, rows=settings.rows, width=settings.width, simplify=settings.fold_traditional
-            )
-            if "simhash" in self._stores:
-                width = min(SIMHASH_WIDTH, settings.width)
-                made["simhash"] = simhash_of(data, offsets, width=width, simplify=settings.fold_traditional)
+        data = np.frombuffer(bytearray(b"".join(batch.texts)), np.uint8)
+        offsets = np.zeros(len(batch.texts) + 1, np.int64)
+        np.cumsum(np.fromiter(map(len, batch.texts), np.int64, len(batch.texts)), out=offsets[1:])
+        bands = settings.bands if "minhash" in self._stores else 1
+        made["minhash"], made["units"] = minhash_keys_of(
+            data, offsets, bands=bands, rows=settings.rows, width=settings.width, simplify=settings.fold_traditional
+        )
+        if "simhash" in self._stores:
+            width = min(SIMHASH_WIDTH, settings.width)
+            made["simhash"] = simhash_of(data, offsets, width=width, simplify=settings.fold_traditional)
         return made
 
-    def _store(self, row: int, made: dict[str, NDArray[np.uint64] | NDArray[np.int32]]) -> None:
+    def _store(self, row: int, made: _Hashes) -> None:
         if "exact" in made:
             keys = np.asarray(made["exact"], np.uint64)
             self._stores["exact"].add(keys[None, :], np.arange(row, row + keys.size, dtype=np.uint32))
-        if "units" not in made:
+        self._units.append(np.asarray(made["units"], np.int32))
+        if "short" not in self._stores:
             return
         short = made["units"] < self.settings.width
         rows = np.arange(row, row + short.size, dtype=np.uint32)
@@ -146,7 +147,10 @@ class DocumentDedup:
             bits = np.asarray(made["simhash"], np.uint64)
             self._bits.append(bits)
             self._stores["simhash"].add(block_keys(bits[~short]), rows[~short])
-        self._units += int(made["units"].sum())
+
+    def units(self) -> NDArray[np.int32]:
+        """Units of each row."""
+        return np.concatenate([*self._units, np.empty(0, np.int32)])
 
     def decide(self) -> tuple[Decisions, NDArray[np.uint32]]:
         """Decisions, and the row of each number (the order of preference)."""
@@ -182,10 +186,10 @@ class DocumentDedup:
                     good = scores >= self.settings.threshold
                     if good.any():
                         graph.add(pairs[good], scores[good], RULES.index(name))
-        later, earlier, scores32, rules = graph.removals()
+        later, earlier, scores, rules = graph.removals()
         removed, kept = row_of[later].astype(np.int64), row_of[earlier].astype(np.int64)
         order = np.argsort(removed)
-        return Decisions(removed[order], kept[order], scores32[order], rules[order], counts), row_of
+        return Decisions(removed[order], kept[order], scores[order], rules[order], counts), row_of
 
     def _buckets(self, name: str, store: RunStore, number: NDArray[np.uint32]) -> list[Buckets]:
         made = []
@@ -226,7 +230,7 @@ class DocumentDedup:
                     row=int(removed[index]),
                     kept_row=int(kept[index]),
                     rule=RULES[decisions.rules[part][index]],
-                    score=round(score, 4) if round(score, 4) >= settings.threshold else score,
+                    score=score,
                     spans=tuple(map(tuple, spans[index, : min(total, settings.spans)].tolist())),
                     spans_total=total,
                 )

@@ -8,7 +8,7 @@ Removed rows say id, rule, version, score, kept_id and spans. All three files ap
 
 from __future__ import annotations
 
-import tempfile
+from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from headwater.core.errors import InputError
 from headwater.core.files import atomic_write
 from headwater.core.jsonl import pretty_json
-from headwater.core.progress import SILENT, Reporter
+from headwater.core.progress import SILENT, Bar, Reporter
 from headwater.curate.dedup.engine import Batch, Decisions, DocumentDedup, domain_class
 from headwater.curate.dedup.passages import PassageDedup, Passages
 from headwater.curate.dedup.rows import (
@@ -38,6 +38,7 @@ from headwater.curate.dedup.rows import (
 )
 from headwater.curate.dedup.settings import VERSION, DedupSettings
 from headwater.curate.dedup.spool import Spool
+from headwater.curate.dedup.workplace import workplace
 from headwater.curate.readers.jsonl import parse_object
 
 BATCH_BYTES = 8 << 20
@@ -56,7 +57,7 @@ class _Inputs:
     against: list[RowSource]
     first_rows: list[int] = field(default_factory=list)
     groups: dict[tuple[str, str], int] = field(default_factory=dict)
-    group_of: list[NDArray[np.uint16]] = field(default_factory=list)
+    group_of: list[NDArray[np.uint32]] = field(default_factory=list)
     lines: list[NDArray[np.uint32]] = field(default_factory=list)
 
     @property
@@ -82,19 +83,16 @@ def dedup_files(
     fields = Fields(settings.text_field, settings.id_field, settings.domain_field)
     files, others = find_files([Path(path) for path in inputs]), find_files([Path(path) for path in against])
     refuse_overwriting([*files, *others], out)
-    out.mkdir(parents=True, exist_ok=True)
     read = _Inputs([RowSource(path, fields) for path in files], [RowSource(path, fields) for path in others])
-    with tempfile.TemporaryDirectory(prefix=".tmp-dedup-", dir=out) as place, Spool(Path(place)) as spool:
-        engine = DocumentDedup(settings, Path(place), spool, frozen_classes=1)
+    with workplace(out) as place, Spool(place) as spool:
+        engine = DocumentDedup(settings, place, spool, frozen_classes=1)
         try:
             with reporter.progress("read and hash", unit="rows") as bar:
-                for batch in _batches(read, settings):
-                    engine.add_all([batch])
-                    bar.advance(len(batch.texts))
+                engine.add_all(_batches(read, settings, bar))
             decisions, row_of = engine.decide()
             reporter.info(f"{decisions.removed.size:,} of {row_of.size:,} documents are duplicates")
-            passages = _passages(settings, Path(place), spool, decisions, row_of, read)
-            return _write(out, settings, read, spool, engine, decisions, passages, reporter)
+            passages = _passages(settings, place, spool, decisions, row_of, read)
+            return _write(out, place, settings, read, spool, engine, decisions, passages, reporter)
         finally:
             engine.close()
 
@@ -106,7 +104,7 @@ def refuse_overwriting(files: Sequence[Path], out: Path) -> None:
             raise InputError("this input would be replaced by the output", where=str(path), mend="give another --out")
 
 
-def _batches(read: _Inputs, settings: DedupSettings) -> Iterator[Batch]:
+def _batches(read: _Inputs, settings: DedupSettings, bar: Bar) -> Iterator[Batch]:
     """Rows of `against` first, then of the inputs, a few megabytes at a time."""
     total = 0
     for frozen, sources in ((True, read.against), (False, read.sources)):
@@ -116,21 +114,21 @@ def _batches(read: _Inputs, settings: DedupSettings) -> Iterator[Batch]:
         size = 0
         for source in sources:
             read.first_rows.append(total)
-            groups: list[int] = []
-            lines: list[int] = []
+            groups, lines = array("I"), array("I")  # four bytes a row, not a Python number
             for row in source.rows():
                 total += 1
                 texts.append(row.text)
                 ids.append(row.id.encode("utf-8", "surrogatepass"))
                 classes.append(0 if frozen else domain_class(row.domain, settings.priority))
-                groups.append(read.groups.setdefault((row.domain, row.lang), min(len(read.groups), 0xFFFF)))
+                groups.append(read.groups.setdefault((row.domain, row.lang), len(read.groups)))
                 lines.append(row.line)
                 size += len(row.text)
                 if size >= BATCH_BYTES or len(texts) >= BATCH_ROWS:
                     yield Batch(texts, ids, classes)
+                    bar.advance(len(texts))
                     texts, ids, classes, size = [], [], [], 0
-            read.group_of.append(np.array(groups, np.uint16))
-            read.lines.append(np.array(lines, np.uint32))
+            read.group_of.append(np.frombuffer(groups, np.uint32))
+            read.lines.append(np.frombuffer(lines, np.uint32))
         if texts:
             yield Batch(texts, ids, classes)
     read.first_rows.append(total)
@@ -183,6 +181,7 @@ class _Evidence:
 
 def _write(
     out: Path,
+    place: Path,
     settings: DedupSettings,
     read: _Inputs,
     spool: Spool,
@@ -195,7 +194,7 @@ def _write(
     cuts = _Cuts(settings, passages, evidence, read) if passages is not None else None
     rules: dict[str, list[int]] = {}
     gone = np.zeros(spool.documents, np.uint8)
-    with RowWriter(out / KEPT) as kept, RowWriter(out / REMOVED) as removed:
+    with RowWriter(out / KEPT, place) as kept, RowWriter(out / REMOVED, place) as removed:
         for removal in engine.evidence(decisions):
             gone[removal.row] = 1
             _count(rules, removal.rule, spool, removal.row)
@@ -219,7 +218,7 @@ def _write(
                         kept.write(cuts.apply(row, data, settings.text_field) if cuts is not None else data)
                     row += 1
                     bar.advance(1)
-        report = _report(settings, read, spool, decisions, gone, rules, cuts)
+        report = _report(settings, read, spool, engine.units(), decisions, gone, rules, cuts)
         kept.commit()
         removed.commit()
     if read.bad:
@@ -242,7 +241,7 @@ class _Cuts:
     def __init__(self, settings: DedupSettings, passages: Passages, evidence: _Evidence, read: _Inputs) -> None:
         self.settings, self.passages, self._evidence = settings, passages, evidence
         self.cutting = settings.passages == "cut"
-        groups = np.concatenate([*read.group_of, np.empty(0, np.uint16)])
+        groups = np.concatenate([*read.group_of, np.empty(0, np.uint32)])
         uncut = [number for (domain, _), number in read.groups.items() if domain in UNCUT_DOMAINS]
         self._uncut = np.isin(groups, uncut)
         self._whole = dict(zip(passages.whole.tolist(), passages.shares.tolist(), strict=True))
@@ -320,6 +319,7 @@ def _report(
     settings: DedupSettings,
     read: _Inputs,
     spool: Spool,
+    units: NDArray[np.int32],
     decisions: Decisions,
     gone: NDArray[np.uint8],
     rules: dict[str, list[int]],
@@ -327,7 +327,7 @@ def _report(
 ) -> dict[str, Any]:
     frozen = read.first_rows[len(read.against)]
     sizes = np.diff(spool.offsets)
-    groups = np.concatenate([*read.group_of, np.empty(0, np.uint16)])[frozen:]
+    groups = np.concatenate([*read.group_of, np.empty(0, np.uint32)])[frozen:]
     kept = gone[frozen:] == 0
     by_group = []
     for (domain, lang), number in sorted(read.groups.items()):
@@ -341,6 +341,8 @@ def _report(
                     "documents_kept": int((mine & kept).sum()),
                     "bytes_in": int(sizes[frozen:][mine].sum()),
                     "bytes_kept": int(sizes[frozen:][mine & kept].sum()),
+                    "units_in": int(units[frozen:][mine].sum()),
+                    "units_kept": int(units[frozen:][mine & kept].sum()),
                 }
             )
     bad = read.bad
@@ -364,6 +366,7 @@ def _report(
             "kept_documents": int(sizes[frozen:][kept].sum()),
             "cut_from_kept": cut_bytes,
         },
+        "units": {"documents": int(units[frozen:].sum()), "kept_documents": int(units[frozen:][kept].sum())},
         "removed_by_rule": {rule: {"documents": count, "bytes": size} for rule, (count, size) in sorted(rules.items())},
         "passages": cuts.counts if cuts is not None else None,
         "groups": by_group,

@@ -210,10 +210,10 @@ class RowSource:
 
 
 class RowWriter:
-    """Writes JSON Lines with Zstandard under a temporary name; there, whole, after `commit`."""
+    """Writes JSON Lines with Zstandard into folder `place`; at `path`, whole, after `commit`."""
 
-    def __init__(self, path: Path) -> None:
-        self.path, self._temp = path, temp_path(path)
+    def __init__(self, path: Path, place: Path) -> None:
+        self.path, self._temp = path, temp_path(place / path.name)
         self.rows = 0
         self._file = open(self._temp, "xb")  # noqa: SIM115 - closed below
         self._stream = zstandard.ZstdCompressor(level=3).stream_writer(self._file, closefd=False)

@@ -103,7 +103,7 @@ class Graph:
     def __init__(self, documents: int) -> None:
         self.alive = np.ones(documents, np.uint8)
         self.edges = np.empty(0, np.uint64)  # later << 32 | earlier, sorted
-        self.scores = np.empty(0, np.float32)
+        self.scores = np.empty(0, np.float64)
         self.rules = np.empty(0, np.uint8)
 
     def add(self, pairs: NDArray[np.uint64], scores: NDArray[np.float64], rule: int) -> None:
@@ -112,11 +112,11 @@ class Graph:
         edges = np.concatenate([self.edges, fresh])
         order = np.argsort(edges, kind="stable")
         self.edges = edges[order]
-        self.scores = np.concatenate([self.scores, scores.astype(np.float32)])[order]
+        self.scores = np.concatenate([self.scores, scores])[order]
         self.rules = np.concatenate([self.rules, np.full(pairs.size, rule, np.uint8)])[order]
         small(settle, self.edges.size)(self.edges, self.alive)
 
-    def removals(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32], NDArray[np.uint8]]:
+    def removals(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64], NDArray[np.uint8]]:
         """(removed, kept, score, rule) of every document that goes, ascending; kept is the first that stays among
         those it equals, by the rule that came first."""
         later, earlier = (self.edges >> HALF).astype(np.int64), (self.edges & LOW).astype(np.int64)
