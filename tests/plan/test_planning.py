@@ -404,3 +404,11 @@ def test_context_parallelism_is_tried_for_long_sequences() -> None:
     found = search(SMALL, work, parse_cluster("h100:8x16"))
     assert found.layouts[0].cp > 1
     assert all(x.cp == 1 for x in search(SMALL, WORK_64, parse_cluster("h100:8x8")).layouts)
+
+
+def test_gpus_whose_factors_the_batch_lacks_are_answered_with_a_batch_that_has_them() -> None:
+    nvl72 = parse_cluster(CLUSTERS / "gb200-nvl72-4x72.yaml")
+    thirteen = ModelSpec.from_fields(layers=40, hidden=5120, heads=40, ffn=13824, vocab=32000)
+    none = search(thirteen, TrainSpec(1e12, 4096, 4096), nvl72)
+    assert "a batch of 4,104 shares their factor 9" in none.miss
+    assert search(thirteen, TrainSpec(1e12, 4096, 4104), nvl72).layouts

@@ -230,10 +230,14 @@ def _near_miss(
 
 
 def _why_none(model: ModelSpec, train: TrainSpec, cluster: ClusterSpec, knobs: Mapping[str, Any]) -> str:
-    if knobs:
-        fixed = ", ".join(f"{k}={v}" for k, v in knobs.items())
-        return f"with {fixed} held fixed on {cluster.gpus:,} GPUs and a batch of {train.global_batch:,}"
+    fixed = f"with {', '.join(f'{k}={v}' for k, v in knobs.items())} held fixed, " if knobs else ""
+    odd = cluster.gpus
+    while odd % 2 == 0:
+        odd //= 2
+    unit = odd * 8 if train.global_batch >= odd * 8 else odd  # some powers of two too, for data-parallel ranks
+    near = max(1, round(train.global_batch / unit)) * unit
+    hint = f"; a batch of {near:,} shares their factor {odd}" if odd > 1 and train.global_batch % odd else ""
     return (
-        f"{cluster.gpus:,} GPUs, batch {train.global_batch:,}, {model.heads} heads and {model.layers} layers have no "
-        "common factors; try a batch that the data-parallel ranks divide"
+        f"{fixed}{cluster.gpus:,} GPUs, batch {train.global_batch:,}, {model.heads} heads and {model.layers} layers "
+        f"have no common factors{hint}"
     )
