@@ -7,6 +7,7 @@ from random import Random
 import pytest
 
 from headwater.core.errors import UserError
+from headwater.curate.dedup import kernels, spool
 from headwater.curate.dedup.engine import RULES, deduplicate
 from headwater.curate.dedup.settings import DedupSettings
 
@@ -201,3 +202,17 @@ def test_settings_that_make_no_sense_are_refused() -> None:
     ):
         with pytest.raises(UserError):
             DedupSettings(**wrong)  # type: ignore[arg-type]
+
+
+def test_small_and_large_inputs_take_the_same_decisions(monkeypatch: pytest.MonkeyPatch) -> None:
+    random = Random(12)
+    texts = [reference.sentence(random, 60, number % 2 == 0) for number in range(20)]
+    texts += [reference.edited(random, text, 0.02, number % 2 == 0) for number, text in enumerate(texts)]
+    texts += texts[:5]
+    ids = [f"a-rather-long-common-beginning-{random.randrange(30)}" for _ in texts]  # some of them equal
+    settings = DedupSettings(methods=("exact", "minhash", "simhash"))
+    plain = deduplicate(texts, ids, settings=settings)
+    for module in (kernels, spool):
+        monkeypatch.setattr(module, "SMALL", 0)
+    assert deduplicate(texts, ids, settings=settings) == plain
+    assert len(plain) > 15

@@ -74,10 +74,10 @@ def test_compiled_and_plain_comparison_agree(first: str, second: str) -> None:
     rows = np.array([0], np.int64), np.array([1], np.int64)
     longest = max(len(first.encode()), len(second.encode()))
     scores = np.zeros(1)
-    places = compare.places_for(longest)
+    places = compare.places_for(longest // 2 + 1)
     compare.compare_pairs(
         data, offsets, fold_table(False), 5, 0, *rows, *scratch(longest), np.empty((2, places), np.uint64),
-        np.zeros((2, places), np.int64), scores,
+        np.zeros((2, places), np.int32), scores,
     )  # fmt: skip
     assert scores[0] == compare.score_pairs(data, offsets, *rows, width=5, simplify=False)[0]
 

@@ -102,7 +102,7 @@ class _Postings:
         order = np.argsort(all_hashes, kind="stable")
         self.hashes = all_hashes[order]
         self.items, self.places = np.concatenate(items)[order], np.concatenate(places)[order]
-        self.keys = np.zeros(places_for(4 * self.hashes.size), np.uint64)
+        self.keys = np.zeros(places_for(self.hashes.size), np.uint64)
         _fill(self.keys, np.unique(self.hashes))
 
     def hits(self, grams: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int32]]:

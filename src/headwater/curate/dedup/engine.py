@@ -150,7 +150,9 @@ class DocumentDedup:
 
     def units(self) -> NDArray[np.int32]:
         """Units of each row."""
-        return np.concatenate([*self._units, np.empty(0, np.int32)])
+        if len(self._units) != 1:
+            self._units = [np.concatenate([*self._units, np.empty(0, np.int32)])]
+        return self._units[0]
 
     def decide(self) -> tuple[Decisions, NDArray[np.uint32]]:
         """Decisions, and the row of each number (the order of preference)."""
@@ -202,12 +204,12 @@ class DocumentDedup:
         """Scores of pairs sorted by their kept side, in slices of bounded text."""
         kept = row_of[pairs >> np.uint64(32)].astype(np.int64)
         removed = row_of[pairs & np.uint64(0xFFFFFFFF)].astype(np.int64)
-        data, offsets, settings = self.spool.data, self.spool.offsets, self.settings
+        data, offsets, settings, units = self.spool.data, self.spool.offsets, self.settings, self.units()
 
         def compare(part: slice) -> NDArray[np.float64]:
             return score_pairs(
                 data, offsets, kept[part], removed[part],
-                width=settings.width, measure=measure, simplify=settings.fold_traditional,
+                width=settings.width, measure=measure, simplify=settings.fold_traditional, units=units,
             )  # fmt: skip
 
         parts = list(_slices(offsets, kept, removed))
@@ -217,12 +219,12 @@ class DocumentDedup:
 
     def evidence(self, decisions: Decisions) -> Iterator[Removal]:
         """Every removal with its spans, in the order of rows."""
-        data, offsets, settings = self.spool.data, self.spool.offsets, self.settings
+        data, offsets, settings, units = self.spool.data, self.spool.offsets, self.settings, self.units()
         for part in _slices(offsets, decisions.kept, decisions.removed, 1024):
             kept, removed = decisions.kept[part], decisions.removed[part]
             spans, totals = span_arrays(
                 data, offsets, kept, removed, width=settings.width, most=settings.spans,
-                simplify=settings.fold_traditional,
+                simplify=settings.fold_traditional, units=units,
             )  # fmt: skip
             for index, total in enumerate(totals.tolist()):
                 score = float(decisions.scores[part][index])

@@ -102,11 +102,21 @@ class RowSource:
         self.bad: list[BadRow] = []
         self.blank = 0
         self.read = 0
+        self._state = (0, 0)
+
+    def _stat(self) -> tuple[int, int]:
+        """Size and time of the file."""
+        try:
+            found = self.path.stat()
+        except OSError as error:
+            raise InputError(f"cannot read: {error.strerror or error}", where=str(self.path)) from error
+        return found.st_size, found.st_mtime_ns
 
     def rows(self) -> Iterator[Row]:
         """Usable rows in order. Raises InputError if the file cannot be opened."""
         self.bad.clear()
         self.blank = self.read = 0
+        self._state = self._stat()
         for line, offset, data in self._lines():
             self.read += 1
             try:
@@ -126,7 +136,7 @@ class RowSource:
             if line not in refused:
                 yield line, data
         self.bad = before
-        if self.read != wanted:
+        if self.read != wanted or self._stat() != self._state:
             raise InputError("the file changed while it was read", where=str(self.path), mend="run again")
 
     def _refuse(self, line: int, offset: int, reason: Reason, detail: str) -> None:

@@ -77,6 +77,7 @@ class DedupSettings:
         _check(0 < self.threshold <= 1, f"threshold is {self.threshold}", "threshold", "give a number above 0, up to 1")
         _check(self.measure in MEASURES, f"{self.measure!r} is no measure", "measure", "jaccard or containment")
         _check(self.passages in ("cut", "report"), f"{self.passages!r} is neither", "passages", "cut or report")
+        _check(len(self.priority) < 250, f"{len(self.priority)} domains", "priority", "name fewer than 250")
         _check(self.passage_units >= 10, f"{self.passage_units} units", "passage_units", "give 10 or more")
         for name in ("width", "bands", "rows", "representatives", "spans", "workers"):
             _check(getattr(self, name) >= 1, f"{name} is {getattr(self, name)}", name, "give 1 or more")
