@@ -20,6 +20,7 @@ from headwater.core.errors import InputError
 from . import counts
 from .cases import Schedule
 from .cases import stack as stack_cases
+from .compute import NEW_UNITS
 from .hardware import Accelerator, accelerator
 from .precision import arithmetic
 from .stacks import Stack, raw, stack
@@ -101,9 +102,9 @@ def source_facts(row: Row, part: Accelerator) -> tuple[Stack, float, dict[str, f
     if known is None:
         zero3 = row["zero_stage"].startswith("3")
         unfused = short == "v100" or (precision == "fp16" and row["recompute"] == "full")
-        name = (
-            "megatron-2021" if unfused else "fsdp-compiled" if zero3 else "xla" if short == "tpu" else "megatron-2023"
-        )
+        recent = part.peak_flops(part.half) > NEW_UNITS
+        name = "megatron-2021" if unfused else "megatron-core" if recent else "megatron-2023"
+        name = "xla" if short == "tpu" else "fsdp-compiled" if zero3 and not unfused else name
         known = {"stack": name}
     name = known["stack"]
     if "nic_gbs" in known:

@@ -19,6 +19,9 @@ from .counts import head_units, layer_parameters_local
 from .schedules import bubble_seconds, stage_layers
 
 TWO_OR_MORE_CHUNKS = (Schedule.INTERLEAVED, Schedule.INTERLEAVED_ZB, Schedule.ZB_V, Schedule.DUALPIPE_V)
+PAIRED_SHOWN = (
+    0.1  # of expert traffic under DualPipe: "fully hidden" (DeepSeek-V3 report), a tenth for the ramps; assumed
+)
 COMPONENTS = (
     "gemm", "attention", "memory_bound", "recompute", "head", "host", "tp", "cp", "ep",
     "bubble", "pp", "dp", "optimizer", "fixed", "straggler",
@@ -80,6 +83,9 @@ def _expert_parallel(x: Cases, c: Coefficients) -> Array:
     sent = 2.0 * x.tokens * x.hidden / x.tp
     one = dispatch(sent, x.topk, x.ep, inside, x.intra_bandwidth, x.nic_bandwidth, c)
     shown = np.where(x.overlap_ep > 0, 1.0 - c.expert_hidden, 1.0)
+    # DualPipe runs one micro-batch's forward beside another's backward so that this traffic is behind arithmetic.
+    paired = (x.schedule == Schedule.DUALPIPE) | (x.schedule == Schedule.DUALPIPE_V)
+    shown = np.where(paired, PAIRED_SHOWN, shown)
     return np.where((x.experts > 0) & (x.ep > 1), 2.0 * one * shown, 0.0)
 
 
