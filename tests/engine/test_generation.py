@@ -165,5 +165,23 @@ def test_a_closed_stream_leaves_the_engine_usable_and_gradients_on(engine: Engin
     assert engine.generate(["The"], GREEDY)
 
 
+def test_prompts_nobody_waits_for_leave_the_batch_and_change_no_other(engine: Engine) -> None:
+    params = SamplingParams(max_tokens=30, temperature=0.9, seed=4, ignore_eos=True)
+    whole = engine.generate(PROMPTS, params)
+    dropped: set[int] = {4}
+    texts = dict.fromkeys(range(len(PROMPTS)), "")
+    finished = set()
+    for piece in engine.stream(PROMPTS, params, dropped=dropped):
+        texts[piece.prompt] += piece.text
+        if len(texts[1]) > 2:
+            dropped.add(1)
+        if piece.finish:
+            finished.add(piece.prompt)
+    assert finished == {0, 2, 3}
+    assert texts[4] == ""
+    assert len(texts[1]) < len(whole[1].text)
+    assert all(texts[prompt] == whole[prompt].text for prompt in finished)
+
+
 def test_one_call_from_a_folder(folder: Path, engine: Engine) -> None:
     assert generate(folder, PROMPTS[:1], GREEDY, device="cpu") == engine.generate(PROMPTS[:1], GREEDY)

@@ -18,7 +18,7 @@ from transformers import (
 
 from headwater.core.errors import UserError
 from headwater.engine import SamplingParams
-from headwater.engine.sampling import adjusted, choose, draw, logprobs_of, truncated, uniform
+from headwater.engine.sampling import adjusted, candidates, choose, draw, logprobs_of, uniform
 
 
 def random_logits(rows: int, vocab: int, seed: int) -> torch.Tensor:
@@ -60,14 +60,23 @@ def test_one_stop_string_stands_for_itself() -> None:
     assert SamplingParams(stop=["a", "b"]).stop == ("a", "b")  # type: ignore[arg-type]
 
 
-@settings(max_examples=50)
+def kept_logits(logits: torch.Tensor, *rules: torch.Tensor, count: int = 256) -> torch.Tensor:
+    """The rows as `candidates` leaves them, in the order of the vocabulary."""
+    kept, ids = candidates(logits, *rules, count=count)
+    return torch.full_like(logits, -math.inf).scatter(-1, ids, kept)
+
+
+@settings(max_examples=80)
 @given(
     seed=st.integers(0, 1 << 30),
     top_k=st.sampled_from([0, 1, 3, 50]),
     top_p=st.sampled_from([1.0, 0.9, 0.5, 0.01]),
     min_p=st.sampled_from([0.0, 0.1, 0.7, 1.0]),
+    count=st.sampled_from([1, 4, 256]),
 )
-def test_truncation_keeps_what_transformers_keeps(seed: int, top_k: int, top_p: float, min_p: float) -> None:
+def test_truncation_keeps_what_transformers_keeps(
+    seed: int, top_k: int, top_p: float, min_p: float, count: int
+) -> None:
     logits = random_logits(3, 20, seed)
     expected = logits
     ids = torch.zeros(3, 1, dtype=torch.int64)
@@ -77,16 +86,17 @@ def test_truncation_keeps_what_transformers_keeps(seed: int, top_k: int, top_p: 
         expected = TopPLogitsWarper(top_p)(ids, expected)
     if min_p:
         expected = MinPLogitsWarper(min_p)(ids, expected)
-    rows = [torch.full((3,), value) for value in (top_k, top_p if top_p < 1 else 2.0, min_p)]
-    assert torch.equal(truncated(logits, *rows), expected)
+    rules = [torch.full((3,), value) for value in (top_k, top_p if top_p < 1 else 2.0, min_p)]
+    assert torch.equal(kept_logits(logits, *rules, count=count), expected)
 
 
 def test_rows_are_truncated_by_their_own_rules() -> None:
     logits = random_logits(3, 20, 0)
-    together = truncated(logits, torch.tensor([2, 0, 0]), torch.tensor([2.0, 0.5, 2.0]), torch.tensor([0.0, 0.0, 0.4]))
+    rules = [(2, 2.0, 0.0), (0, 0.5, 0.0), (0, 2.0, 0.4)]
+    together = kept_logits(logits, *(torch.tensor(values) for values in zip(*rules, strict=True)))
     assert (together[0] > -math.inf).sum() == 2
-    for row, (k, p, m) in enumerate([(2, 2.0, 0.0), (0, 0.5, 0.0), (0, 2.0, 0.4)]):
-        alone = truncated(logits[row : row + 1], torch.tensor([k]), torch.tensor([p]), torch.tensor([m]))
+    for row, rule in enumerate(rules):
+        alone = kept_logits(logits[row : row + 1], *(torch.tensor([value]) for value in rule))
         assert torch.equal(alone[0], together[row])
 
 
