@@ -98,8 +98,10 @@ def test_one_committed_just_before_a_kill_is_the_newest_even_if_the_pointer_does
     store.save(15, some_tensors(15), {})
     (tmp_path / "newest.json").write_bytes(pointer)
     assert [ref.step for ref in list_checkpoints(tmp_path)] == [15, 20]
+    store.save(30, some_tensors(30), {})
+    assert [ref.step for ref in list_checkpoints(tmp_path)] == [30, 15, 20]
     (tmp_path / "newest.json").write_bytes(b"torn")
-    assert [ref.step for ref in list_checkpoints(tmp_path)] == [20, 15]
+    assert [ref.step for ref in list_checkpoints(tmp_path)] == [30, 20, 15]
 
 
 def test_equal_state_gives_equal_files(tmp_path: Path) -> None:

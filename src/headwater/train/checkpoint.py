@@ -36,7 +36,6 @@ from headwater.train.run_folder import (
     CheckpointRef,
     checkpoint_name,
     list_checkpoints,
-    pointed_names,
 )
 
 STATE = "state.json"
@@ -166,13 +165,16 @@ class CheckpointStore:
                 fsync_dir(partial)
                 if before_commit is not None:
                     before_commit()
-                older = [name for name in pointed_names(self.folder) if name != final.name]
+                # All that are there, not only those the pointer names: one that was committed just before a kill must
+                # now get its place behind this one, or it would count as the newest for ever.
+                older = [ref.name for ref in list_checkpoints(self.folder) if ref.name != final.name]
                 if final.exists():  # of the same step, before a rewind; the others are still there
                     self._point(older)
                     self._discard(final)
                 partial.rename(final)
                 fsync_dir(self.folder)
                 self._point([final.name, *older])
+                written = sum(path.stat().st_size for path in final.iterdir())
         except BaseException as error:
             shutil.rmtree(partial, ignore_errors=True)
             if isinstance(error, OSError) and _is_full(self.folder, needed):
@@ -184,7 +186,7 @@ class CheckpointStore:
                 ) from error
             raise
         self._retain()
-        return SaveReport(step, sum(path.stat().st_size for path in final.iterdir()), time.perf_counter() - started)
+        return SaveReport(step, written, time.perf_counter() - started)
 
     def _point(self, names: list[str]) -> None:
         present = [name for name in names if (self.folder / name).is_dir()]
