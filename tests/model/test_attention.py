@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from headwater.model import BlockLayout, blocked_attention
 from headwater.model.attention import attend, scaled_dot_product
@@ -133,6 +134,18 @@ def test_cuda_back_ends_agree_on_documents(dtype: torch.dtype) -> None:
     expected = attend(q, k, v, BlockLayout(ids))
     ours = attend(q.to("cuda", dtype), k.to("cuda", dtype), v.to("cuda", dtype), BlockLayout(ids.cuda()))
     assert torch.allclose(ours.float().cpu(), expected, atol=1e-4 if dtype == torch.float32 else 5e-2)
+
+
+def test_varlen_attention_takes_our_arguments() -> None:
+    """Shapes only, on tensors that claim to be on a GPU: the kernel itself needs one (see the test above)."""
+    layout = BlockLayout(torch.zeros(2, 64, dtype=torch.int32))
+    with FakeTensorMode(), torch.no_grad():
+        q = torch.empty(2, 64, 4, 32, device="cuda", dtype=torch.bfloat16)
+        k = torch.empty(2, 64, 2, 32, device="cuda", dtype=torch.bfloat16)
+        layout.starts = torch.empty(2, 64, dtype=torch.int32, device="cuda")
+        layout.cumulative_lengths = torch.empty(9, dtype=torch.int32, device="cuda")
+        out = attend(q, k, k, layout)
+    assert (out.shape, out.dtype, out.device.type) == (q.shape, q.dtype, "cuda")
 
 
 def test_positions_and_borders_of_a_layout() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounterWithBackend
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
@@ -188,18 +189,32 @@ def test_the_norm_equals_pytorchs() -> None:
 
 
 @pytest.mark.parametrize("documents", [False, True])
+@pytest.mark.parametrize("unit", ["model", "block"])
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.soak)])
-def test_the_training_path_compiles_without_graph_breaks_or_recompilation(documents: bool, backend: str) -> None:
+def test_the_training_path_compiles_without_graph_breaks_or_recompilation(
+    documents: bool, unit: str, backend: str
+) -> None:
     torch._dynamo.reset()
     model = small_model(qk_norm=True)
     compiled = copy.deepcopy(model)
-    compiled_forward = torch.compile(compiled, fullgraph=True, backend=backend)
-    with torch._dynamo.config.patch(error_on_recompile=False):
-        for seed in (0, 1):  # other borders, the same code
-            tokens = random_tokens(2, 24, seed=seed)
-            layout = BlockLayout((tokens % (5 + seed) == 0).cumsum(-1)) if documents else None
-            if seed:
-                torch._dynamo.config.error_on_recompile = True
-            plain = loss_and_gradients(model, model(tokens, None, layout), model.lm_head_weight, tokens)
-            fast = loss_and_gradients(compiled, compiled_forward(tokens, None, layout), compiled.lm_head_weight, tokens)
-            assert close(fast, plain)
+    for module in [compiled] if unit == "model" else compiled.model.layers.values():
+        module.compile(fullgraph=True, backend=backend)
+    for seed in (0, 1):  # other borders, the same code
+        tokens = random_tokens(2, 24, seed=seed)
+        layout = BlockLayout((tokens % (5 + seed) == 0).cumsum(-1)) if documents else None
+        plain = loss_and_gradients(model, model(tokens, None, layout), model.lm_head_weight, tokens)
+        with torch._dynamo.config.patch(error_on_recompile=bool(seed)):
+            fast = loss_and_gradients(compiled, compiled(tokens, None, layout), compiled.lm_head_weight, tokens)
+        assert close(fast, plain)
+
+
+def test_all_layers_share_one_compiled_block() -> None:
+    """Or a deep model would run into the limit of 8 versions and go on uncompiled."""
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("aot_eager")
+    model = small_model(num_hidden_layers=12)
+    for block in model.model.layers.values():
+        block.compile(fullgraph=True, backend=counter)
+    tokens = random_tokens(2, 24)
+    loss_and_gradients(model, model(tokens), model.lm_head_weight, tokens)
+    assert counter.frame_count == 1
