@@ -56,7 +56,9 @@ def test_a_passage_of_another_document_is_cut_between_characters(tmp_path: Path,
     after = texts_of(tmp_path / "out")
     assert after["d00000"] == texts[0]
     assert after["d00001"] == texts[1].replace(shared + "。", "")
-    assert report["passages"] == {"passages": 2, "documents": 2, "bytes": 2 * len((shared + "。").encode())}
+    size = 2 * len((shared + "。").encode())
+    assert report["passages"] == {"passages": 2, "documents": 2, "bytes": size, "cut_bytes": size}
+    assert report["bytes"]["cut_from_kept"] == size
 
 
 def test_a_passage_shorter_than_asked_stays(tmp_path: Path) -> None:
@@ -135,6 +137,7 @@ def test_code_is_never_cut_and_an_existing_corpus_neither(tmp_path: Path) -> Non
         ("c1", "report", "old"),
     }
     assert report["rows"]["removed"] == 0
+    assert report["bytes"]["cut_from_kept"] == 0
 
 
 def test_reporting_changes_no_row(tmp_path: Path) -> None:

@@ -22,7 +22,17 @@ from headwater.curate.dedup.compare import places_for
 from headwater.curate.dedup.folding import fold_table
 from headwater.curate.dedup.kernels import kernel
 from headwater.curate.dedup.settings import DecontaminateSettings
-from headwater.curate.dedup.tokens import Bytes, Offsets, mix, scratch, shingle, tokenize, unit_hashes
+from headwater.curate.dedup.tokens import (
+    Bytes,
+    Offsets,
+    characters_before,
+    mix,
+    scratch,
+    shingle,
+    tokenize,
+    unit_hashes,
+    utf8,
+)
 
 QUESTION_FIELDS = ("question", "prompt", "ctx", "content", "text", "goal", "sent_more", "context", "sentence", "query")
 """Where a benchmark's question is looked for: the first of these that a row has as text, or as an object with a `stem`
@@ -168,14 +178,11 @@ class BenchmarkIndex:
         for one in found:
             if one[1] not in best or one[0] > best[one[1]][0]:
                 best[one[1]] = one
-        data = text.encode("utf-8", "surrogatepass")
+        characters = characters_before(utf8(text) if best else np.zeros(0, np.uint8))
         matches = []
         for score, number, first, end in best.values():
-            span = tuple(
-                len(data[:border].decode("utf-8", "surrogatepass"))
-                for border in (int(starts[first]), int(ends[end - 1]))
-            )
-            matches.append(Match(self.items[number], round(score, 4), (span[0], span[1])))
+            span = int(characters[starts[first]]), int(characters[ends[end - 1]])
+            matches.append(Match(self.items[number], round(score, 4), span))
         return sorted(matches, key=lambda match: (-match.score, match.item.name))
 
     def _find_long(

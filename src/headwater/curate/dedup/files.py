@@ -38,6 +38,7 @@ from headwater.curate.dedup.rows import (
 )
 from headwater.curate.dedup.settings import VERSION, DedupSettings
 from headwater.curate.dedup.spool import Spool
+from headwater.curate.dedup.tokens import characters_before
 from headwater.curate.dedup.workplace import workplace
 from headwater.curate.readers.jsonl import parse_object
 
@@ -249,7 +250,7 @@ class _Cuts:
         borders = np.flatnonzero(np.diff(passages.rows, prepend=-1, append=-1)) if passages.rows.size else np.array([0])
         for begin, end in zip(borders[:-1].tolist(), borders[1:].tolist(), strict=True):
             self._by_row[int(passages.rows[begin])] = slice(begin, end)
-        self.counts = {"passages": 0, "documents": 0, "bytes": 0}
+        self.counts = {"passages": 0, "documents": 0, "bytes": 0, "cut_bytes": 0}
 
     def evidence(self) -> Iterator[tuple[int, dict[str, Any]]]:
         """(row, row of evidence), one for each document that goes and one for each passage of the others."""
@@ -275,23 +276,25 @@ class _Cuts:
             for index, span in zip(range(part.start, part.stop), spans, strict=True):
                 rule = "ngram-repeat" if found.adjacent[index] else "ngram-passage"
                 self.counts["passages"] += 1
-                self.counts["bytes"] += int(found.ends[index] - found.starts[index])
+                size = int(found.ends[index] - found.starts[index])
+                self.counts["bytes"] += size
+                self.counts["cut_bytes"] += size if action == "cut" else 0
                 yield row, self._evidence.row(action, rule, row, int(found.kept_rows[index]), 1.0, [span], 1)
         spool.release()
 
     def _characters(self, row: int, part: slice) -> list[list[int]]:
         """Spans in characters."""
         found, spool = self.passages, self._evidence.spool
-        texts: dict[int, bytes] = {row: spool.text(row)}
+        counts = {row: characters_before(spool.bytes_of(row))}
         spans = []
         for index in range(part.start, part.stop):
             other = int(found.kept_rows[index])
-            if other not in texts:
-                texts = {row: texts[row], other: spool.text(other)}
+            if other not in counts:
+                counts = {row: counts[row], other: characters_before(spool.bytes_of(other))}
             spans.append(
                 [
-                    *(_characters(texts[row], int(at[index])) for at in (found.starts, found.ends)),
-                    *(_characters(texts[other], int(at[index])) for at in (found.kept_starts, found.kept_ends)),
+                    *(int(counts[row][at[index]]) for at in (found.starts, found.ends)),
+                    *(int(counts[other][at[index]]) for at in (found.kept_starts, found.kept_ends)),
                 ]
             )
         return spans
@@ -309,10 +312,6 @@ class _Cuts:
             at = int(self.passages.ends[index])
         value[text_field] = b"".join([*pieces, text[at:]]).decode("utf-8", "surrogatepass")
         return dump(value)
-
-
-def _characters(text: bytes, at: int) -> int:
-    return len(text[:at].decode("utf-8", "surrogatepass"))
 
 
 def _report(
@@ -346,7 +345,7 @@ def _report(
                 }
             )
     bad = read.bad
-    cut_bytes = cuts.counts["bytes"] if cuts is not None and cuts.cutting else 0
+    cut_bytes = cuts.counts["cut_bytes"] if cuts is not None else 0
     return {
         "verb": "dedup",
         "version": VERSION,

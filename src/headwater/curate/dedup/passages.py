@@ -209,9 +209,9 @@ class PassageDedup:
 
     def _tail(self, number: int, end: int, stop: int, kept: int, kept_end: int) -> int:
         """Bytes of punctuation after a cut that the kept text has too, up to the next unit or the end of the line."""
-        text = self.spool.text(int(self.row_of[number]))
-        after = text[end : stop if stop >= 0 else len(text)].partition(b"\n")[0]
-        there = self.spool.text(int(self.row_of[kept]))[kept_end : kept_end + len(after)]
+        text = self.spool.bytes_of(int(self.row_of[number]))
+        after = text[end : stop if stop >= 0 else text.size].tobytes().partition(b"\n")[0]
+        there = self.spool.bytes_of(int(self.row_of[kept]))[kept_end : kept_end + len(after)].tobytes()
         same = next((at for at, pair in enumerate(zip(after, there, strict=False)) if pair[0] != pair[1]), len(there))
         while same < len(after) and same and after[same] & 0xC0 == 0x80:
             same -= 1  # not into the middle of a character

@@ -166,8 +166,12 @@ class Spool:
     def _hash(self, row: int) -> bytes:
         return xxhash.xxh3_128_digest(self.text(row))
 
+    def bytes_of(self, row: int) -> Bytes:
+        """UTF-8 bytes of a text, not copied."""
+        return self.data[self.offsets[row] : self.offsets[row + 1]]
+
     def text(self, row: int) -> bytes:
-        return self.data[self.offsets[row] : self.offsets[row + 1]].tobytes()
+        return self.bytes_of(row).tobytes()
 
     def ids(self, rows: NDArray[np.int64]) -> list[str]:
         """Ids of these rows."""

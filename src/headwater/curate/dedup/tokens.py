@@ -187,6 +187,11 @@ def utf8(text: str) -> Bytes:
     return np.frombuffer(bytearray(text.encode("utf-8", "surrogatepass")), np.uint8)
 
 
+def characters_before(data: Bytes) -> NDArray[np.int32]:
+    """How many characters end before each byte of UTF-8 text, and in all, int32 [n + 1]."""
+    return np.concatenate([[0], np.cumsum((data & 0xC0) != 0x80)]).astype(np.int32)
+
+
 def unit_hashes(text: str, *, simplify: bool = False) -> tuple[Hashes, Offsets, Offsets]:
     """Hash, first byte and end byte of each unit of a text, [units] each."""
     data = utf8(text)
