@@ -31,6 +31,7 @@ def random_logits(rows: int, vocab: int, seed: int) -> torch.Tensor:
         ("max_tokens", 0),
         ("max_tokens", 1.5),
         ("temperature", -0.1),
+        ("temperature", 1e-6),
         ("temperature", math.nan),
         ("temperature", math.inf),
         ("top_k", -1),
@@ -137,7 +138,7 @@ def test_random_numbers_are_even_and_depend_on_each_part_of_the_key() -> None:
 
 def test_greedy_and_drawn_rows_share_a_batch() -> None:
     logits = random_logits(3, 50, 2)
-    params = [SamplingParams(temperature=0), SamplingParams(temperature=5.0), SamplingParams(temperature=1e-6)]
+    params = [SamplingParams(temperature=0), SamplingParams(temperature=5.0), SamplingParams(temperature=1e-5)]
     tokens = choose(logits, params, [[1]] * 3, [[]] * 3, [(0, 0), (4, 0), (0, 0)])
     assert [tokens[0], tokens[2]] == logits[[0, 2]].argmax(-1).tolist()
     assert tokens[1] == choose(logits[1:2], params[1:2], [[1]], [[]], [(4, 0)])[0]

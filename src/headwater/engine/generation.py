@@ -253,6 +253,8 @@ class Engine:
     @torch.inference_mode()
     def _choose(self, rows: list[_Row], hidden: Tensor) -> tuple[list[int], list[TokenLogprob | None]]:
         logits = self.model.logits(hidden).float()
+        if self._device.type == "mps":
+            logits = logits.cpu()  # drawing needs float64, which MPS lacks
         params = [row.params for row in rows]
         tokens = choose(
             logits, params, [row.ids for row in rows], [row.generated for row in rows], [row.key for row in rows]

@@ -18,6 +18,9 @@ from torch import Tensor
 
 from headwater.core.errors import UserError
 
+MIN_TEMPERATURE = 1e-5
+"""Divided by less, float32 logits overflow."""
+
 MAX_LOGPROBS = 100
 """Most alternatives listed a token."""
 
@@ -70,7 +73,12 @@ class SamplingParams:
         _check(
             self.max_tokens is None or _whole(self.max_tokens, 1), "max_tokens", self.max_tokens, "at least 1, or null"
         )
-        _check(_number(self.temperature, 0), "temperature", self.temperature, "0 (greedy) or more")
+        _check(
+            _number(self.temperature, 0) and not 0 < self.temperature < MIN_TEMPERATURE,
+            "temperature",
+            self.temperature,
+            f"0 (greedy), or at least {MIN_TEMPERATURE:g}",
+        )
         _check(_whole(self.top_k, 0), "top_k", self.top_k, "0 (off) or more")
         _check(_number(self.top_p, 0, 1) and self.top_p > 0, "top_p", self.top_p, "above 0 and at most 1")
         _check(_number(self.min_p, 0, 1), "min_p", self.min_p, "from 0 to 1")

@@ -25,16 +25,18 @@ class BlockLayout:
                 f"document ids must be integers [batch, seq], not {document_ids.dtype} of {document_ids.dim()} axes"
             )
         self.batch, self.seq = document_ids.shape
+        self.device = document_ids.device
+        if self.device.type == "mps":
+            document_ids = document_ids.cpu()  # MPS has no cummax
         places = torch.arange(self.seq, dtype=torch.int32, device=document_ids.device)
         border = torch.zeros(document_ids.shape, dtype=torch.bool, device=document_ids.device)
         border[:, 1:] = document_ids[:, 1:] != document_ids[:, :-1]
-        starts = torch.where(border, places, 0).cummax(-1).values.to(torch.int32)
+        starts = torch.where(border, places, 0).cummax(-1).values.to(self.device, torch.int32)
         # One document a window needs no borders. Looking costs a synchronisation on a GPU, so only CPUs do.
         single = document_ids.device.type == "cpu" and not bool(border.any())
         self.starts: Tensor | None = None if single else starts
         """int32: the first position of each position's document; None if every window is one document."""
-        self.device = document_ids.device
-        if document_ids.device.type == "cuda":
+        if self.device.type == "cuda":
             _ = self.cumulative_lengths  # synchronises; here, once, rather than in the first layer
 
     def positions(self) -> Tensor:
