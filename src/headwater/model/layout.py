@@ -27,7 +27,7 @@ class BlockLayout:
         self.batch, self.seq = document_ids.shape
         self.device = document_ids.device
         if self.device.type == "mps":
-            document_ids = document_ids.cpu()  # MPS has no cummax
+            document_ids = document_ids.cpu()  # cummax is missing on MPS in some releases
         places = torch.arange(self.seq, dtype=torch.int32, device=document_ids.device)
         border = torch.zeros(document_ids.shape, dtype=torch.bool, device=document_ids.device)
         border[:, 1:] = document_ids[:, 1:] != document_ids[:, :-1]

@@ -136,8 +136,7 @@ class _Fused(torch.autograd.Function):
                 # log Z with the largest logit taken out; e becomes exp(logits - largest).
                 largest = logits.amax(-1, keepdim=True).to(wide)
                 own = logits.gather(1, target).to(wide)
-                torch.sub(logits, largest, out=e)
-                z = e.exp_().sum(-1, keepdim=True)
+                z = e.copy_(logits).sub_(largest).exp_().sum(-1, keepdim=True)
                 log_z = z.log() + largest
                 loss = (log_z - own).masked_fill_(ignored, 0)
                 losses[start:end] = loss[:, 0]
@@ -150,7 +149,7 @@ class _Fused(torch.autograd.Function):
                 share = valid / z
                 if z_loss:
                     share *= 1 + 2 * z_loss * log_z
-                grad = torch.mul(e, share, out=logits)
+                grad = logits.copy_(e.mul_(share))
                 grad.scatter_add_(1, target, -valid.to(dtype))
                 if grad_h is not None:
                     torch.mm(grad, w, out=grad_h[start:end])
