@@ -70,6 +70,7 @@ def test_every_mistake_of_a_recipe_is_in_text_and_json(call: Call, tmp_path: Pat
         (["recipe", "validate", "."], "this is a folder"),
         (["lineage", "0123456789abcdef"], "there is no path, fingerprint or run"),
         (["status", "--set", "seed=1"], "none is given"),
+        (["init", "/dev/null/recipe.yaml"], "cannot be read or written"),
     ],
 )
 def test_a_users_mistake_exits_with_2_and_json_says_it_too(call: Call, arguments: list[str], message: str) -> None:

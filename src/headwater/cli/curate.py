@@ -60,6 +60,16 @@ def command(
         from headwater.pipeline.runner import run
 
         refuse("--out", out is not None, "goes with files; a recipe's results go into its workspace")
+        refuse("--rewrite-text", rewrite_text, "goes with files; a recipe's corpus holds the cleaned text")
+        refuse("--force", force, "goes with files; a recipe's results are never overwritten")
+        for option, given in (
+            ("--kind", kind != "auto"),
+            ("--text-field", text_field != "text"),
+            ("--id-field", id_field != "id"),
+            ("--lang", bool(lang)),
+            ("--domain", bool(domain)),
+        ):
+            refuse(option, given, "goes with files; a recipe's sources say it")
         result = run(recipe, workspace=workspace, until="curate", overrides=set_ or (), reporter=reporter)
         finish(result.to_json(), stage_lines(result), as_json=json_)
         return

@@ -54,6 +54,7 @@ def command(
 
         refuse("DATA", bool(data), "goes with a model; a recipe is scored on its own held-out text")
         refuse("--out", out is not None, "goes with a model; a recipe's results go into its workspace")
+        refuse("--device", device != "auto", "goes with a model; a recipe is scored on the best device there is")
         result = run(target, workspace=workspace, until="evaluate", overrides=set_ or (), reporter=reporter)
         facts = {**result.to_json(), "summary": summary(result)}
         finish(facts, "\n".join(evaluation_lines(facts["summary"]["evaluation"])), as_json=json_)

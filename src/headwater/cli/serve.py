@@ -19,6 +19,7 @@ from headwater.cli.common import (
     is_recipe,
     make_reporter,
     print_json,
+    refuse,
     require_exists,
 )
 from headwater.core.recipe_schema import yaml_inline
@@ -65,6 +66,7 @@ def command(
         result = run(loaded, workspace=workspace, until="export", reporter=make_reporter(quiet=quiet))
         model = result.export_folder
     else:
+        refuse("--workspace", workspace is not None, "goes with a recipe, and a model is given")
         require_exists([target])
         config, model = loads("schema: 1", overrides, name="--set").config.serve, target
 

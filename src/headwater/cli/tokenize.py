@@ -57,6 +57,7 @@ def command(
 
         refuse("--out", out is not None, "goes with files; a recipe's results go into its workspace")
         refuse("--tokenizer", tokenizer is not None, "goes with files; a recipe trains its own")
+        refuse("--split", split != "train", "goes with files; a recipe packs every split")
         result = run(recipe, workspace=workspace, until="dataset", overrides=set_ or (), reporter=reporter)
         finish(result.to_json(), stage_lines(result), as_json=json_)
         return
