@@ -104,12 +104,16 @@ def test_the_model_follows_the_samples_and_the_tokenizer_the_model() -> None:
         ("parallel: {tp: 3}", "model.num_attention_heads 8 does not divide over tp 3"),
         ("parallel: {pp: 16}", "pp 16 x 1 stages need 16 layers; the model has 8"),
         ("parallel: {cp: 3}", "train.seq_len 1,024 does not divide over cp 3"),
+        (
+            "train: {tokens: 1e6, phases: [{name: a, share: 1, seq_len: 512, global_batch: 64}]}\nparallel: {cp: 1024}",
+            "train.phases[0].seq_len 512 does not divide over cp 1024",
+        ),
         ("parallel: {dp_shard: 5}", "global batch 32 does not divide over 5 data-parallel ranks"),
         ("parallel: {dp_shard: 4, micro_batch: 3}", "is not a multiple of micro_batch 3"),
         ("parallel: {pp: 2, schedule: interleaved_1f1b}", "needs virtual_stages of at least 2, not 1"),
         ("parallel: {dp_replicate: 2, zero_stage: 1}", "dp_shard is 1"),
         ("schema: 2", "schema_version is 2; expected 1"),
-        ("name: a/b", "name is 'a/b'"),
+        ("name: a/b", "name is 'a/b'; it must match ^[A-Za-z0-9]"),
         ("serve: {port: 99999}", "serve.port = 99999 must be at most 65535"),
     ],
 )  # fmt: skip

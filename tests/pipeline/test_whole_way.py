@@ -134,3 +134,21 @@ def test_another_name_finds_the_same_run_and_another_seed_does_not(whole: Whole)
     assert renamed.run_folder == result.run_folder
     states = {stage["stage"]: stage for stage in status(load(recipe, ["seed=1"]), workspace)["stages"]}
     assert states["train"]["note"] == "seed: 0 -> 1"
+
+
+def test_the_model_is_exported_without_waiting_for_its_evaluation(whole: Whole) -> None:
+    recipe, workspace, _ = whole
+    exported = run(recipe, workspace=workspace, until="export", reporter=SILENT)
+    assert [stage.stage for stage in exported.stages] == [
+        "collect", "curate", "tokenizer", "dataset", "train", "export"
+    ]  # fmt: skip
+    assert exported.up_to_date
+
+
+def test_a_stage_made_again_alone_leaves_the_rest_in_the_report(whole: Whole) -> None:
+    recipe, workspace, result = whole
+    again = run(recipe, workspace=workspace, only="export", overrides=["export.dtype=float16"], reporter=SILENT)
+    assert again.stages[0].action == "built"
+    page = (result.run_folder / "report.html").read_text("utf-8")
+    assert "held-out bits per byte" in page
+    assert again.stages[0].fingerprint in page

@@ -61,12 +61,13 @@ def _contradictions(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
             f"the model has {model.num_hidden_layers}",
             "lower parallel.pp or parallel.virtual_stages",
         )
-    if train.seq_len % parallel.cp:
-        yield (
-            "parallel.cp",
-            f"train.seq_len {train.seq_len:,} does not divide over cp {parallel.cp}",
-            "lower parallel.cp",
-        )
+    lengths = {"train.seq_len": train.seq_len}
+    for position, phase in enumerate(train.phases):
+        if phase.seq_len is not None:
+            lengths[f"train.phases[{position}].seq_len"] = phase.seq_len
+    for name, length in lengths.items():
+        if length % parallel.cp:
+            yield "parallel.cp", f"{name} {length:,} does not divide over cp {parallel.cp}", "lower parallel.cp"
     batches = {"train.global_batch": train.global_batch}
     for position, phase in enumerate(train.phases):
         if phase.global_batch is not None:
@@ -139,8 +140,7 @@ def _missing_hardware(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
         return
     if recipe.train.device in ("cuda", "mps") or (recipe.train.device == "auto" and _has_accelerator()):
         return  # the trainer's dry run measures the accelerator's memory itself
-    sized = recipe.model.model_copy(update={"vocab_size": recipe.model.vocab_size or recipe.tokenizer.vocab_size})
-    parameters = sized.parameter_count(padded=True).total
+    parameters = recipe.sized_model.parameter_count(padded=True).total
     needed, here = parameters * BYTES_PER_PARAMETER, _memory_bytes()
     if here and needed > here:
         yield (

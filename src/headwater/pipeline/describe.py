@@ -41,7 +41,7 @@ def _plan(recipe: Recipe) -> RunPlan | None:
 
 def _model(recipe: Recipe) -> dict[str, Any]:
     model = recipe.model
-    sized = model.model_copy(update={"vocab_size": model.vocab_size or recipe.tokenizer.vocab_size})
+    sized = recipe.sized_model
     count = sized.parameter_count()
     return {
         "architecture": model.architecture,
@@ -60,8 +60,7 @@ def _model(recipe: Recipe) -> dict[str, Any]:
 
 
 def _train(recipe: Recipe, plan: RunPlan | None) -> dict[str, Any]:
-    train = recipe.train
-    sized = recipe.model.model_copy(update={"vocab_size": recipe.model.vocab_size or recipe.tokenizer.vocab_size})
+    train, sized = recipe.train, recipe.sized_model
     flops = plan and sum(
         float(segment.steps * segment.tokens_per_step * sized.flops_per_token(segment.seq_len))
         for segment in plan.segments

@@ -19,17 +19,19 @@ NAME = "report.html"
 
 
 def update_report(recipe: Recipe, resolved: Mapping[str, Resolved]) -> Path | None:
-    """Write the report of a finished run; None if the run is not finished yet."""
-    training = resolved.get("train")
-    if training is None or training.run is None or not training.done:
+    """Write the report of a finished run, given every stage of its recipe; None if the run is not finished yet."""
+    training = resolved["train"]
+    if training.run is None or not training.done:
         return None
-    evaluation = _evaluation(resolved.get("evaluate"))
+    evaluation = evaluation_of(resolved["evaluate"])
     extra: dict[str, Any] = {
         "title": recipe.name,
         "subtitle": recipe.description or f"run {training.run.run_id}",
         "tables": [*_evaluation_tables(evaluation), *_data_tables(resolved)],
         "lineage": [
-            {"stage": name, "fingerprint": item.fingerprint, "note": str(item.path)} for name, item in resolved.items()
+            {"stage": name, "fingerprint": item.fingerprint, "note": str(item.path)}
+            for name, item in resolved.items()
+            if item.done
         ],
     }
     if evaluation is not None:
@@ -45,8 +47,9 @@ def update_report(recipe: Recipe, resolved: Mapping[str, Resolved]) -> Path | No
     return write_report(training.run.path, training.run.path / NAME, extra)
 
 
-def _evaluation(resolved: Resolved | None) -> dict[str, Any] | None:
-    if resolved is None or resolved.artifact is None:
+def evaluation_of(resolved: Resolved) -> dict[str, Any] | None:
+    """What the evaluate stage found (the layout of `headwater.evaluate.results`); None if it is not done."""
+    if resolved.artifact is None:
         return None
     found: dict[str, Any] = parse_json(resolved.artifact.file("results.json").read_bytes())
     return found

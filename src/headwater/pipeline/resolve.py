@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from headwater.core.artifacts import Artifact, ArtifactStore, fingerprint
-from headwater.core.config import identity
 from headwater.core.jsonl import plain_json
 from headwater.core.locks import lock_owner
 from headwater.core.rawinput import HashCache
@@ -214,6 +213,13 @@ def checkpoint_key(run: RunFolder | None) -> str | None:
     return f"{run.run_id}/{final.name}/{sha256_file(final.path / 'manifest.json')[:16]}"
 
 
+def brief_counts(counts: Mapping[str, Any]) -> str:
+    """The counts of a result that are worth a glance: `1,200 documents, 34,000 tokens`."""
+    return ", ".join(
+        f"{counts[name]:,} {name}" for name in ("documents", "tokens") if isinstance(counts.get(name), int)
+    )
+
+
 def _differences(path: str, was: Any, now: Any) -> Iterator[str]:
     """`curate.min_chars 20 -> 30` for each field that differs."""
     if was is None or was == now:
@@ -229,6 +235,3 @@ def _differences(path: str, was: Any, now: Any) -> Iterator[str]:
 def _short(value: Any) -> str:
     text = str(value)
     return text if len(text) <= 40 else text[:37] + "..."
-
-
-__all__ = ["STATE_HELP", "Resolved", "Resolver", "State", "checkpoint_key", "identity", "run_path"]

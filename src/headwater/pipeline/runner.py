@@ -21,7 +21,7 @@ from headwater.core.recipe import Loaded, RecipeProblems
 from headwater.core.stage import StageContext
 from headwater.pipeline.checks import missing_to_run
 from headwater.pipeline.report import update_report
-from headwater.pipeline.resolve import Resolved, Resolver, run_path
+from headwater.pipeline.resolve import Resolved, Resolver, brief_counts, run_path
 from headwater.pipeline.schema import Recipe, load
 from headwater.pipeline.stages import BY_NAME, STAGES, Stage, find_stage
 from headwater.pipeline.stages import load as load_entry
@@ -104,9 +104,9 @@ def run(
 ) -> RunResult:
     """Bring a recipe's results up to date.
 
-    `only` does a single stage, whose inputs must be there; `until` stops after a stage. Raises `RecipeError` for a
-    recipe that cannot run here, `UserError` for an unknown stage or missing inputs, `LockedError` while another
-    process works on the same stage, and what a stage raises.
+    `only` does a single stage, whose inputs must be there; `until` does a stage and what it is made from. Raises
+    `RecipeError` for a recipe that cannot run here, `UserError` for an unknown stage or missing inputs, `LockedError`
+    while another process works on the same stage, and what a stage raises.
     """
     started = time.monotonic()
     loaded = recipe if isinstance(recipe, Loaded) else load(recipe, overrides)
@@ -122,7 +122,7 @@ def run(
     finally:
         walk.close()
     if any(result.action != "up_to_date" for result in results):
-        update_report(loaded.config, walk.known)
+        update_report(loaded.config, walk.every_stage())
     results = tuple(result for result in results if only is None or result.stage == only)
     return RunResult(loaded.source, folder, results, time.monotonic() - started, walk.known)
 
@@ -131,14 +131,15 @@ def _wanted(only: str | None, until: str | None) -> set[str]:
     if only is not None and until is not None:
         raise UserError("only and until exclude each other", mend="give one of them")
     name = only or until
-    last = find_stage(name) if name else STAGES[-1]
+    if name is None:
+        return set(BY_NAME)
     wanted: set[str] = set()
-    pending = [last]
+    pending = [find_stage(name)]
     while pending:
         stage = pending.pop()
         wanted.add(stage.name)
         pending.extend(BY_NAME[name] for name in stage.inputs)
-    return {stage.name for stage in STAGES} if last is STAGES[-1] and only is None else wanted
+    return wanted
 
 
 class _Walk:
@@ -162,6 +163,14 @@ class _Walk:
     def close(self) -> None:
         if self._executor is not None:
             self._executor.close()
+
+    def every_stage(self) -> dict[str, Resolved]:
+        """All stages, those this walk left out as they are: the report of a run speaks of the whole recipe."""
+        found = dict(self.known)
+        for stage in STAGES:
+            if stage.name not in found:
+                found[stage.name] = self.resolver.resolve(stage, found)
+        return found
 
     def visit(self, stage: Stage, only: str | None) -> StageResult:
         started = time.monotonic()
@@ -233,6 +242,5 @@ def _brief(resolved: Resolved) -> str:
     """The counts worth a glance, for the line of a stage that is up to date."""
     if resolved.run is not None:
         return f": {resolved.note}"
-    counts = resolved.artifact.counts if resolved.artifact is not None else {}
-    shown = [f"{counts[name]:,} {name}" for name in ("documents", "tokens") if isinstance(counts.get(name), int)]
-    return f": {', '.join(shown)}" if shown else ""
+    shown = brief_counts(resolved.artifact.counts) if resolved.artifact is not None else ""
+    return f": {shown}" if shown else ""

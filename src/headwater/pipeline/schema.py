@@ -93,6 +93,11 @@ class Recipe(Section):
     """The machines a recipe is meant for, as GPU:PER_NODExNODES (`a100-80gb:8x512`) or a cluster file; what
     `headwater plan` starts from."""
 
+    @property
+    def sized_model(self) -> ModelConfig:
+        """The model with its vocabulary: the tokenizer's size, where the recipe leaves it to that."""
+        return self.model.model_copy(update={"vocab_size": self.model.vocab_size or self.tokenizer.vocab_size})
+
     @model_validator(mode="before")
     @classmethod
     def _follow(cls, data: Any) -> Any:

@@ -16,7 +16,7 @@ from headwater.core.errors import InputError
 from headwater.core.lineage import lineage
 from headwater.core.locks import lock_owner
 from headwater.core.recipe import Loaded
-from headwater.pipeline.resolve import STATE_HELP, Resolver
+from headwater.pipeline.resolve import STATE_HELP, Resolver, brief_counts
 from headwater.pipeline.schema import Recipe, load
 from headwater.pipeline.stages import STAGES
 from headwater.train.run_folder import RunFolder
@@ -93,10 +93,7 @@ def overview_text(facts: dict[str, Any]) -> str:
     """The overview as lines."""
     lines = [f"{facts['workspace']}"]
     for item in facts["artifacts"]:
-        counts = item.get("counts", {})
-        shown = ", ".join(
-            f"{counts[name]:,} {name}" for name in ("documents", "tokens") if isinstance(counts.get(name), int)
-        )
+        shown = brief_counts(item.get("counts", {}))
         when = item.get("finished", "")
         lines.append(f"  {item['stage']:<10} {item['state']:<8} {item['fingerprint']}  {when}  {shown}".rstrip())
     lines += [
@@ -223,10 +220,7 @@ def lineage_text(node: dict[str, Any], role: str = "", depth: int = 0) -> str:
     name = special.get(node["kind"]) or node.get("stage", node["kind"])
     line = f"{'  ' * depth}{label}{name} {node['fingerprint']}"
     if node["kind"] == "artifact":
-        counts = node["counts"]
-        shown = ", ".join(
-            f"{counts[key]:,} {key}" for key in ("documents", "tokens") if isinstance(counts.get(key), int)
-        )
+        shown = brief_counts(node["counts"])
         line += f"  {shown}" if shown else ""
     elif node["kind"] in ("run", "checkpoint"):
         line += f"  step {node['step']:,} of {node['steps']:,}"

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from headwater.core.jsonl import parse_json
+from headwater.pipeline.report import NAME, evaluation_of
 from headwater.pipeline.runner import RunResult
 
 
 def summary(result: RunResult) -> dict[str, Any]:
     """The figures and places. Keys are null for stages this run did not reach."""
     stages = {stage.stage for stage in result.stages}
-    evaluation = _evaluation(result) if "evaluate" in stages else None
+    evaluation = evaluation_of(result.resolved["evaluate"]) if "evaluate" in stages else None
     run = result.resolved["train"].run if "train" in stages else None
-    report = run.path / "report.html" if run is not None else None
+    report = run.path / NAME if run is not None else None
     return {
         "evaluation": evaluation,
         "sample": _sample(evaluation),
@@ -25,13 +25,6 @@ def summary(result: RunResult) -> dict[str, Any]:
         "model": str(result.export_folder) if "export" in stages else None,
         "serve": f"headwater serve {result.export_folder}" if "export" in stages else None,
     }
-
-
-def _evaluation(result: RunResult) -> dict[str, Any]:
-    artifact = result.resolved["evaluate"].artifact
-    assert artifact is not None, "a finished evaluation has an artifact"
-    found: dict[str, Any] = parse_json(artifact.file("results.json").read_bytes())
-    return found
 
 
 def _sample(evaluation: dict[str, Any] | None) -> dict[str, Any] | None:
