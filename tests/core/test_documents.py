@@ -18,7 +18,6 @@ from headwater.core.documents import (
     content_hash,
     document_id,
     read_documents,
-    read_texts,
 )
 from headwater.core.errors import InputError
 
@@ -66,7 +65,6 @@ def test_documents_come_back_as_they_were(
     folder = tmp_path_factory.mktemp("shard")
     path, again = write(folder / "a.parquet", made), write(folder / "b.parquet", made)
     assert list(read_documents(path)) == made
-    assert [row["text"] for row in read_texts(path, ("text",))] == texts
     assert path.read_bytes() == again.read_bytes()
 
 

@@ -43,10 +43,6 @@ SCHEMA = pa.schema(
     ]
 )
 
-DOMAINS = ("web", "books", "code", "papers", "other")
-"""The five domains of the mixture; a recipe may use other names too."""
-
-
 SPLITS = ("train", "validation", "test")
 _SHARD_NAME = re.compile(r"(?P<domain>.+)-\d{5,}\.parquet")
 
@@ -138,13 +134,6 @@ def read_documents(path: Path) -> Iterator[Document]:
         for row in file.read_row_group(group).to_pylist():
             row["meta"] = orjson.loads(row["meta"])
             yield Document(**row)
-
-
-def read_texts(path: Path, columns: tuple[str, ...] = ("id", "text")) -> Iterator[dict[str, Any]]:
-    """Stream only some columns of a shard, as dictionaries."""
-    file = pq.ParquetFile(path)
-    for group in range(file.num_row_groups):
-        yield from file.read_row_group(group, columns=list(columns)).to_pylist()
 
 
 class Corpus:

@@ -52,10 +52,6 @@ class InputError(UserError):
     """An input file or folder that is missing, unreadable or not what it was said to be."""
 
 
-class MissingDependencyError(UserError):
-    """An optional package or system program is not installed."""
-
-
 class LockedError(UserError):
     """Another living process writes to this folder."""
 

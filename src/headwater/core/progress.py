@@ -1,7 +1,7 @@
 """What a run says while it works: decisions, warnings, progress bars. All on stderr; stdout is for results.
 
-A stage receives a `Reporter` and never prints. Bars appear only on a terminal and only after two seconds'
-worth of work makes them useful; without a terminal each stage prints plain lines.
+A stage receives a `Reporter` and never prints. Bars appear only on a terminal, and go when their work is done; without
+a terminal work that takes long prints a plain line now and then.
 
     with reporter.progress("pack", total=len(shards), unit="shards") as bar:
         for shard in shards: ...; bar.advance(1)
@@ -55,7 +55,7 @@ class Reporter:
 
     @contextmanager
     def progress(self, description: str, total: float | None = None, unit: str = "") -> Iterator[Bar]:
-        """A progress bar on a terminal; elsewhere one line at the end if it took over two seconds."""
+        """A progress bar on a terminal; elsewhere a line every 20 seconds."""
         if self.quiet or not self.console.is_terminal:
             yield _LineBar(self, description, total, unit)
             return

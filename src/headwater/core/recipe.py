@@ -198,6 +198,8 @@ def _problem(path: tuple[str | int, ...], details: list[dict[str, Any]], node: N
         prefix = "" if message.startswith(name) or not path else f"{name}: "
         what, _, mend = message.partition("\n  mend: ")
         return Problem(node.place, name, f"{prefix}{what}", mend)
+    if kind == "string_pattern_mismatch":
+        return Problem(node.place, name, f"{name} is {shown}; it must match {context.get('pattern')}")
     limit = _limit_text(kind, context)
     if limit and len(details) == 1:
         return Problem(node.place, name, f"{name} = {shown} must be {limit}")

@@ -1,7 +1,7 @@
 """Units: how much text there is, counted alike in Chinese and in English.
 
 A *unit* is one CJK character (Han, kana or Hangul) or one word or number. "don't" is one word, "1,234.5" one number,
-"foo_bar" one word. Thresholds, quotas and reports count units, since a Chinese sentence has no spaces to count words by.
+"foo_bar" one word. Thresholds, quotas and reports count units: a Chinese sentence has no spaces to count words by.
 
     count_units("Headwater 处理中文。")      # 5: one word and four characters
 """

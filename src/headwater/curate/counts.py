@@ -7,7 +7,6 @@ what was dropped for each reason.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 FIELDS = ("documents", "bytes", "units")
 
@@ -48,8 +47,3 @@ class Tally:
 def as_json(row: list[int]) -> dict[str, int]:
     """A triple as `{"documents": ..., "bytes": ..., "units": ...}`."""
     return dict(zip(FIELDS, row, strict=True))
-
-
-def plain(value: Any) -> list[int]:
-    """A triple read back from JSON."""
-    return [int(number) for number in value]

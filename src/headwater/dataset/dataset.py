@@ -117,7 +117,7 @@ class DomainStream:
         return found
 
     def iter_documents(self) -> Iterator[tuple[DocumentInfo, NDArray[np.unsignedinteger]]]:
-        """Every document with its tokens, bos and eos included (`TokenDataset.text_tokens` takes them off), in order."""
+        """Every document in order with its tokens, bos and eos included (`TokenDataset.text_tokens` takes them off)."""
         for number in range(self.documents):
             info = self.document(number)
             yield info, self.read(info.start, info.stop)

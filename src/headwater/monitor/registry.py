@@ -50,7 +50,8 @@ METRICS: dict[str, Metric] = _declare(
     Metric("throughput", "llm_tokens_per_second", "gauge", "tokens/second", "Throughput",
            "Tokens of the step over its whole duration"),
     Metric("mfu", "llm_mfu_ratio", "gauge", "ratio", "Model FLOPs utilisation",
-           "Model FLOPs a second over the device's bf16 peak; null where the peak is not known"),
+           "Model FLOPs a second, attention counted in full, over the device's bf16 (in fp32: TF32) peak; null where "
+           "that is not known"),
     Metric("mem_allocated", "llm_memory_allocated_bytes", "gauge", "bytes", "Memory",
            "Peak memory of the device's allocator; on CPU the resident size of the process"),
     Metric("gpu_util", "llm_gpu_utilisation_ratio", "gauge", "ratio", "GPU utilisation",

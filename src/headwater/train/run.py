@@ -39,7 +39,7 @@ from headwater.train.data import RunData, validation_windows
 from headwater.train.ledger import RunLedger, record_plan
 from headwater.train.metrics import MetricsCallback
 from headwater.train.phase_changes import PhaseCallback
-from headwater.train.phases import RunPlan, plan_run
+from headwater.train.phases import plan_run
 from headwater.train.rng import seed_everything
 from headwater.train.run_folder import RunFolder
 from headwater.train.sampling import SamplingCallback
@@ -114,10 +114,13 @@ def train_run(
 
     `callbacks` are called after validation and before metrics and checkpoints. Raises RecipeError for what cannot be
     trained as asked, LockedError while another process trains here, DiskSpaceError, `NonFiniteError` when training
-    diverges, and `Interrupted` (a KeyboardInterrupt) after a signal, with a checkpoint saved.
+    diverges, and `Interrupted` (a KeyboardInterrupt) after a signal, with a checkpoint saved. UserError if the folder
+    holds a run, finished or not, of other settings, data or tokenizer.
     """
     run = RunFolder(run_dir)
     if run.final is not None:
+        _refuse_another(run, _record(config, model, seed, TokenDataset.open(dataset), Tokenizer.load(tokenizer)))
+        reporter.info(f"{run.path} is trained already: {run.final.step:,} steps")
         return run
     if parallel.ranks > 1:
         raise RecipeError(
@@ -129,6 +132,32 @@ def train_run(
         run_dir.mkdir(parents=True, exist_ok=True)
         return _Run(config, model, parallel, monitor, dataset, tokenizer, seed, run, reporter, recipe_text).go(
             callbacks
+        )
+
+
+def _record(
+    config: TrainConfig, model: ModelConfig, seed: int, dataset: TokenDataset, tokenizer: Tokenizer
+) -> dict[str, Any]:
+    """What makes a run this one and no other, as `run.json` has it."""
+    return {
+        "format": FORMAT,
+        "model": model.with_vocab_size(tokenizer.vocab_size).to_dict(),
+        "train": plain_json(identity(config)),
+        "seed": seed,
+        "dataset": dataset.fingerprint,
+        "tokenizer": announce.tokenizer_key(tokenizer),
+        "steps": plan_run(config).steps,
+    }
+
+
+def _refuse_another(run: RunFolder, record: dict[str, Any]) -> None:
+    before = run.record
+    changed = [key for key, value in record.items() if before.get(key) != plain_json(value)]
+    if changed:
+        raise UserError(
+            f"the folder holds a run that differs in {', '.join(changed)}",
+            where=str(run.path),
+            mend="train into another folder, or take the settings in its run.json",
         )
 
 
@@ -190,17 +219,8 @@ class _Run:
 
     def _settle(self, recipe_text: str) -> None:
         """Write down what is trained on what, or check that it is the same as before."""
-        record = {
-            "format": FORMAT,
-            "model": self.model.to_dict(),
-            "train": plain_json(identity(self.config)),
-            "seed": self.seed,
-            "dataset": self.dataset.fingerprint,
-            "tokenizer": announce.tokenizer_key(self.tokenizer),
-            "steps": self.plan.steps,
-        }
-        before = self.run.record
-        if not before:
+        record = _record(self.config, self.model, self.seed, self.dataset, self.tokenizer)
+        if not self.run.record:
             self.tokenizer.save(self.run.tokenizer_path)
             if recipe_text:
                 (self.run.path / "recipe.yaml").write_text(recipe_text, "utf-8")
@@ -208,13 +228,7 @@ class _Run:
             facts = announce.facts(self.config, self.model, self.plan)
             self.run.write_json("run.json", {**record, "run": self.run.run_id, "created": created, "facts": facts})
             return
-        changed = [key for key, value in record.items() if before.get(key) != plain_json(value)]
-        if changed:
-            raise UserError(
-                f"the folder holds a run that differs in {', '.join(changed)}",
-                where=str(self.run.path),
-                mend="train into another folder, or take the settings in its run.json",
-            )
+        _refuse_another(self.run, record)
 
     def go(self, callbacks: Sequence[Callback]) -> RunFolder:
         announce.describe(self.reporter, self.config, self.model, self.plan, self.choices, self.order)
@@ -323,6 +337,3 @@ class _Run:
     def _warn(self, message: str) -> None:
         self.reporter.warn(message)
         self.run.event("warning", message=message)
-
-
-__all__ = ["Layout", "OneProcess", "RunPlan", "train", "train_run"]

@@ -26,7 +26,7 @@ from headwater.train.ledger import RunLedger
 from headwater.train.phases import RunPlan
 from headwater.train.rng import rng_state, set_rng_state
 from headwater.train.run_folder import RunFolder
-from headwater.train.train_module import Batch, StepOutcome, TrainModule
+from headwater.train.train_module import Batch, TrainModule
 
 RNG = "rng."
 
@@ -41,7 +41,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 class BatchSource(Protocol):
-    """Where batches come from. `batch(step)` depends on nothing but the step; `start(step)` may prefetch."""
+    """Where batches come from; each depends on nothing but its step."""
 
     def batches(self, first_step: int, last_step: int) -> Iterator[Batch]:
         """The batches of steps first_step..last_step, in order."""
@@ -170,6 +170,3 @@ class Trainer:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-
-
-__all__ = ["Batch", "BatchSource", "Interrupted", "StepOutcome", "Trainer"]
