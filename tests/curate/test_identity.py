@@ -40,6 +40,11 @@ def test_content_and_names_identify_the_input_and_the_place_does_not(tmp_path: P
     assert raw_digests(config(moved))["b"] != changed["b"]
 
 
+def test_a_tilde_in_the_root_is_the_home_folder(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(root.parent))
+    assert raw_inputs(config(Path("~/raw"))) == raw_inputs(config(root))
+
+
 def test_unchanged_files_are_not_read_again(tmp_path: Path, root: Path) -> None:
     for path in root.rglob("*.txt"):
         os.utime(path, (time.time() - 100, time.time() - 100))

@@ -183,10 +183,10 @@ def _fail(error: dict[str, Any], exit_code: int, as_json: bool) -> int:
 
 def main() -> None:
     """The `headwater` command."""
-    # Read when torch loads its OpenMP library. By default a thread that is done spins for milliseconds until its siblings
-    # are, which on a machine that others use too takes their processor time from them: beside one other busy process on
-    # 2 cores a training step of 2,048 tokens took 0.4 s with this count, 0.7 s without any spinning and 0.5 to 5 s with
-    # the default; alone 0.30, 0.42 and 0.30 s.
+    # Read when torch loads its OpenMP library. By default a thread that is done spins for milliseconds until its
+    # siblings are, which on a machine that others use too takes their processor time from them: beside one other busy
+    # process on 2 cores a training step of 2,048 tokens took 0.4 s with this count, 0.7 s without any spinning and
+    # 0.5 to 5 s with the default; alone 0.30, 0.42 and 0.30 s.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     for stream in (sys.stdout, sys.stderr):

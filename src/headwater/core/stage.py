@@ -11,9 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
 
-from headwater.core.artifacts import Artifact, ArtifactWriter
 from headwater.core.executor import Executor, InlineExecutor
 from headwater.core.progress import SILENT, Reporter
 
@@ -25,11 +23,3 @@ class StageContext:
     workspace: Path
     executor: Executor = field(default_factory=InlineExecutor)
     reporter: Reporter = SILENT
-
-
-class Stage(Protocol):
-    """The shape of every stage function; returns the counts for `ArtifactWriter.commit`."""
-
-    def __call__(
-        self, config: Any, inputs: dict[str, Artifact], out: ArtifactWriter, context: StageContext, /
-    ) -> dict[str, Any]: ...

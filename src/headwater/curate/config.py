@@ -9,6 +9,7 @@ Imports nothing heavy.
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import field_validator, model_validator
@@ -168,6 +169,11 @@ class CollectConfig(Section):
     max_quarantine_ratio: float = field(1.0, unit="ratio", ge=0, le=1, kind="operational")
     """Stop when a source has a larger share of its records in quarantine than this. A source of which nothing at
     all could be read always stops."""
+
+    @property
+    def folder(self) -> Path:
+        """`root` as a path, `~` being the home folder."""
+        return Path(self.root).expanduser()
 
     @field_validator("sources")
     @classmethod

@@ -33,7 +33,7 @@ def raw_inputs(config: CollectConfig, cache: HashCache | None = None) -> str:
 
 def raw_digests(config: CollectConfig, cache: HashCache | None = None) -> dict[str, str]:
     """Source name -> hash over its files, 32 hex digits each."""
-    return {source.name: _source_digest(source, Path(config.root), cache) for source in config.sources}
+    return {source.name: _source_digest(source, config.folder, cache) for source in config.sources}
 
 
 def _source_digest(source: SourceConfig, root: Path, cache: HashCache | None) -> str:

@@ -146,11 +146,11 @@ def plan_shards(config: CollectConfig) -> list[ShardPlan]:
         )
     plans = []
     for source in config.sources:
-        files = source_files(source, Path(config.root))
+        files = source_files(source, config.folder)
         if not files:
             raise InputError(
                 f"source {source.name!r} has no files",
-                where=str(config.root),
+                where=str(config.folder),
                 mend="its folders hold hidden files only; give other paths",
             )
         groups = _group(files, config.shard_bytes)

@@ -24,9 +24,6 @@ class TextStream:
         self._stops = tuple(stops)
         self._held = ""
         self._released: list[str] = []
-        self.decoded_characters = 0
-        """Characters decoded so far, held back or released: where the next token's text begins."""
-        self.released_characters = 0
         self.stopped = False
 
     @property
@@ -37,9 +34,7 @@ class TextStream:
         """Take one token's bytes; return the text that is certain now ("" if none)."""
         if self.stopped:
             return ""
-        new = self._decoder.decode(token)
-        self.decoded_characters += len(new)
-        self._held += new
+        self._held += self._decoder.decode(token)
         where = min((at for stop in self._stops if (at := self._held.find(stop)) >= 0), default=-1)
         if where >= 0:
             self.stopped = True
@@ -57,7 +52,6 @@ class TextStream:
     def _release(self, text: str) -> str:
         if text:
             self._released.append(text)
-            self.released_characters += len(text)
         return text
 
 

@@ -9,7 +9,7 @@ is checked against the model and batch, and describes itself, and `headwater run
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import model_validator
 
@@ -80,8 +80,6 @@ class ParallelConfig(Section):
     )
     """Samples in one forward pass of one data-parallel rank; the rest of the batch is accumulated. Null lets the
     trainer choose."""
-
-    PATH_ALIASES: ClassVar[dict[str, str]] = {}
 
     @property
     def ranks(self) -> int:

@@ -108,7 +108,7 @@ def _missing_sources(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
         example = 'sources: [{name: web, paths: ["web/*.jsonl.zst"], domain: web}]'
         yield "collect.sources", "there is no source of text", f"add one under collect: {example}"
         return
-    root = Path(collect.root).expanduser()
+    root = collect.folder
     absent = [
         f"{source.name} ({root / path})"
         for source in collect.sources

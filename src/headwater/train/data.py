@@ -32,10 +32,6 @@ class RunData:
         self._document_mask = document_mask
         self._bytes_per_token = {name: _bytes_per_target(stream) for name, stream in split.domains.items()}
 
-    def batch(self, step: int) -> Batch:
-        """The batch of one step, read now."""
-        return self._convert(self._loader.batch(step))
-
     def batches(self, first_step: int, last_step: int) -> Iterator[Batch]:
         """Batches of first_step..last_step in order; closing the iterator ends the reading thread."""
         for loaded in self._loader.iterate(first_step, last_step):
