@@ -153,6 +153,19 @@ def test_a_body_that_is_no_json_object_is_refused(strict: Server, content: bytes
     assert error_of(response)["type"] == "invalid_request_error"
 
 
+@pytest.mark.parametrize(
+    ("content", "kind", "words"),
+    [
+        (b'{"model": "tiny", "prompt": "a"}', "application/x-www-form-urlencoded", "Content-Type: application/json."),
+        (b"[1]", "application/json", "The body must be a JSON object."),
+    ],
+)
+def test_a_body_of_another_kind_is_told_what_to_send(strict: Server, content: bytes, kind: str, words: str) -> None:
+    response = httpx.post(f"{strict.url}/completions", content=content, headers={**KEY, "content-type": kind})
+    assert response.status_code == 400
+    assert words in error_of(response)["message"]
+
+
 def test_paths_and_methods_that_do_not_exist(chain: Server) -> None:
     assert error_of(httpx.get(f"{chain.url}/embeddings"))["message"] == "There is no path /v1/embeddings here."
     response = httpx.get(f"{chain.url}/completions")

@@ -11,6 +11,7 @@ from headwater.core.artifacts import Artifact, ArtifactStore
 from headwater.core.config import identity
 from headwater.core.errors import InputError, RecipeError
 from headwater.core.stage import StageContext
+from headwater.curate import curate_files
 from headwater.tokenizer import Tokenizer
 from headwater.tokenizer.build import build
 from headwater.tokenizer.config import TokenizerConfig
@@ -115,6 +116,14 @@ def test_bad_inputs_are_named_with_their_place(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="no file that can be read"):
         list(read_inputs([tmp_path / "empty"]))
+
+
+def test_a_folder_that_curate_wrote_gives_its_kept_rows(tmp_path: Path) -> None:
+    raw = tmp_path / "raw.jsonl"
+    rows = [json.dumps({"text": text}) for text in chinese(3)]
+    raw.write_text("\n".join([*rows, rows[0], '{"text": "short"}', "no json"]), "utf-8")
+    curate_files([raw], tmp_path / "clean")
+    assert [document.text for document in read_inputs([tmp_path / "clean"])] == chinese(3)
 
 
 def test_a_zst_file_of_several_frames_is_read_to_its_end(tmp_path: Path) -> None:

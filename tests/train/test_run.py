@@ -310,6 +310,9 @@ def test_a_run_that_differs_is_not_mixed_with_one_that_is_there(world: World, tm
         small_run(world, tmp_path / "run", seed=9)
     run = small_run(world, tmp_path / "run", checkpoint={"every": 5}, micro_batch=1)  # operational: may change
     assert run.status().state == "finished"
+    with pytest.raises(UserError, match="differs in model"):
+        small_run(world, tmp_path / "run", model={**TINY, "hidden_size": 64})
+    assert small_run(world, tmp_path / "run").record == run.record
 
 
 def test_two_processes_do_not_train_in_one_folder(world: World, tmp_path: Path) -> None:

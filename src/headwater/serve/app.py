@@ -126,5 +126,8 @@ def _explain(problem: Any) -> ApiError:
         return bad_request(f"Unrecognized request argument: {param}.", param=param, code="unknown_parameter")
     if kind == "missing":
         return bad_request(f"The field {param} is required." if param else "The body is empty.", param=param)
+    if kind == "model_attributes_type" and not place:
+        header = " sent with Content-Type: application/json" if isinstance(problem.get("input"), bytes) else ""
+        return bad_request(f"The body must be a JSON object{header}.")
     text = message.removeprefix("Value error, ")
     return bad_request(f"{param}: {text}" if param else text, param=param)

@@ -28,8 +28,9 @@ SUFFIXES = (".parquet", ".jsonl", ".txt", ".md")
 def read_inputs(paths: Sequence[Path], *, split: str = "train", domain: str | None = None) -> Iterator[Document]:
     """Documents of all paths in order. `split` is taken of corpus folders; `domain` replaces the documents' own.
 
-    A folder is a corpus (SPLIT/DOMAIN-00000.parquet) or is searched for files of the known kinds, by name. A text file
-    is one document. Raises InputError for a missing path, an unknown kind or a row that is no document.
+    A folder is a corpus (SPLIT/DOMAIN-00000.parquet), or what `curate` wrote of files, which gives its kept rows, or is
+    searched for files of the known kinds, by name. A text file is one document. Raises InputError for a missing path,
+    an unknown kind or a row that is no document.
     """
     for path in paths:
         for document in _read(Path(path), split):
@@ -45,6 +46,9 @@ def _read(path: Path, split: str) -> Iterator[Document]:
     try:
         corpus = Corpus.open(path)
     except InputError:
+        if all((path / name).is_file() for name in (_KEPT, "removed.jsonl.zst", "report.json")):
+            yield from _read_file(path / _KEPT, path)
+            return
         files = sorted(file for file in path.rglob("*") if file.is_file() and _kind(file) in SUFFIXES)
         if not files:
             raise InputError(
@@ -111,6 +115,7 @@ def _read_jsonl(path: Path, root: Path) -> Iterator[Document]:
             )
 
 
+_KEPT = "kept.jsonl.zst"  # of the file verbs of curate, beside what they removed and set aside
 _CURATE = "mend the row, or run the collect and curate stages, which set such rows aside"
 
 
