@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater.engine import TextStream
+from headwater.engine.text_stream import held_back
 
 
 def pieces_of(data: bytes, cuts: list[int]) -> list[bytes]:
@@ -60,3 +61,12 @@ def test_broken_bytes_become_replacement_characters_and_a_cut_one_at_the_end_is_
     assert stream.push(b"b") == "\ufffdb"
     assert stream.push(b"\xe6\xb0") == ""
     assert stream.finish() == ""
+
+
+@given(
+    text=st.text(alphabet="ab水\n", max_size=30),
+    stops=st.lists(st.text("ab\n水", min_size=1, max_size=4), max_size=3),
+)
+def test_only_what_may_begin_a_stop_string_is_held(text: str, stops: list[str]) -> None:
+    expected = max((n for stop in stops for n in range(len(stop)) if text.endswith(stop[:n])), default=0)
+    assert held_back(text, stops) == expected

@@ -116,6 +116,8 @@ def test_weights_come_out_averaged_or_as_trained(finished: RunFolder) -> None:
         assert not missing.missing_keys
     assert any(not torch.equal(plain.tensors[name], averaged.tensors[name]) for name in plain.tensors)
     assert load_weights(finished.path / "checkpoints" / "step-00000004").step == 4
+    assert RunFolder.of(finished.path / "checkpoints" / "step-00000004").run_id == "run-1"
+    assert RunFolder.of(finished.path).run_id == "run-1"
 
 
 def test_asking_for_what_a_run_does_not_have_is_answered(world: World, finished: RunFolder, tmp_path: Path) -> None:

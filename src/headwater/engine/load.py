@@ -52,6 +52,7 @@ def load_model(path: Path | str, device: str = "auto", dtype: str = "auto") -> L
 
 
 def _from_run(path: Path, device: torch.device, dtype: torch.dtype | None) -> LoadedModel:
+    from headwater.train.run_folder import RunFolder
     from headwater.train.weights import load_weights
 
     weights = load_weights(path)
@@ -62,8 +63,7 @@ def _from_run(path: Path, device: torch.device, dtype: torch.dtype | None) -> Lo
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.copy_(weights.tensors[name])
-    run = path if (path / "run.json").is_file() else path.resolve().parent.parent
-    return LoadedModel(model.eval(), Tokenizer.load(run / "tokenizer"))
+    return LoadedModel(model.eval(), Tokenizer.load(RunFolder.of(path).tokenizer_path))
 
 
 def pick_device(name: str) -> torch.device:

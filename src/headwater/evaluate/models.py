@@ -21,7 +21,7 @@ from headwater.evaluate.config import EvaluateConfig
 from headwater.evaluate.scorer import NeuralScorer
 from headwater.model import Decoder
 from headwater.tokenizer import Tokenizer
-from headwater.train.run_folder import MANIFEST, RunFolder
+from headwater.train.run_folder import RunFolder
 
 
 class EvaluatedModel:
@@ -122,7 +122,7 @@ def open_model(path: Path | str, config: EvaluateConfig | None = None, *, device
     """Load a run, a checkpoint, an export or a Hugging Face folder. Errors as `load_model` and `EvaluatedModel`."""
     path = Path(path)
     model, tokenizer = load_model(path, device=device)
-    run = _run_of(path)
+    run = RunFolder.of(path) if not (path / "config.json").is_file() else None
     context, facts = None, {}
     if run is not None:
         from headwater.train.weights import find_checkpoint
@@ -136,13 +136,6 @@ def open_model(path: Path | str, config: EvaluateConfig | None = None, *, device
         trained_context=context,
         facts=facts,
     )
-
-
-def _run_of(path: Path) -> RunFolder | None:
-    if (path / "config.json").is_file():
-        return None
-    is_checkpoint = (path / MANIFEST).is_file() and not (path / "run.json").is_file()
-    return RunFolder.open(path.resolve().parent.parent if is_checkpoint else path)
 
 
 def longest_sample(run: RunFolder) -> int:

@@ -16,7 +16,7 @@ from headwater.core.artifacts import Artifact, ArtifactWriter
 from headwater.core.errors import UserError
 from headwater.core.stage import StageContext
 from headwater.pipeline.export_config import ExportConfig
-from headwater.train.run_folder import MANIFEST, RunFolder
+from headwater.train.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from headwater.model.decoder import Decoder
@@ -94,6 +94,4 @@ def _load(source: Path) -> tuple[Decoder, dict[str, Any], Path]:
     with torch.device("meta"):
         decoder = Decoder(ModelConfig.model_validate(weights.model))
     decoder.load_state_dict(weights.tensors, assign=True)
-    checkpoint = (source / MANIFEST).is_file()
-    run = RunFolder.open(source.parent.parent if checkpoint else source)
-    return decoder, {"step": weights.step, "averaged": weights.averaged}, run.tokenizer_path
+    return decoder, {"step": weights.step, "averaged": weights.averaged}, RunFolder.of(source).tokenizer_path

@@ -51,14 +51,15 @@ def trace(
 def dataset_of_model(path: Path) -> Path:
     """The dataset a run, or the run a checkpoint belongs to, was trained on. Raises InputError if `path` is neither, or
     the dataset is not in the workspace around it."""
-    for folder in (path, path.resolve().parent.parent):
-        if (folder / "run.json").is_file():
-            return dataset_of_run(RunFolder(folder), None).path
-    raise InputError(
-        "this model does not say what it was trained on",
-        where=str(path),
-        mend="name the text to score it on, after the model",
-    )
+    try:
+        run = RunFolder.of(path)
+    except InputError:
+        raise InputError(
+            "this model does not say what it was trained on",
+            where=str(path),
+            mend="name the text to score it on, after the model",
+        ) from None
+    return dataset_of_run(run, None).path
 
 
 def dataset_of_run(run: RunFolder, given: Path | None) -> TokenDataset:

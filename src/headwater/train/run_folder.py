@@ -122,6 +122,14 @@ class RunFolder:
             )
         return folder
 
+    @classmethod
+    def of(cls, path: Path | str) -> RunFolder:
+        """The run a model's path means: a run's own folder, or that of the run a checkpoint belongs to. InputError if
+        it is neither."""
+        place = Path(path).resolve()
+        checkpoint = (place / MANIFEST).is_file() and place.name.startswith(CHECKPOINT_PREFIX)
+        return cls.open(place.parent.parent if checkpoint else Path(path))
+
     @property
     def record(self) -> dict[str, Any]:
         """`run.json`: {format, run, model, train, seed, steps, dataset, tokenizer, created, facts}; {} at first."""
