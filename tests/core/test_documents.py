@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,7 +21,7 @@ from headwater.core.documents import (
     document_id,
     read_documents,
 )
-from headwater.core.errors import InputError
+from headwater.core.errors import CorruptArtifactError, InputError
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 NAME = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=8)
@@ -74,6 +76,26 @@ def test_a_shard_larger_than_a_row_group_streams_in_order(tmp_path: Path) -> Non
     assert [item.text for item in read_documents(path)] == texts
 
 
+@pytest.mark.parametrize("damage", ["a byte", "the end"])
+def test_a_damaged_shard_is_named(tmp_path: Path, damage: str) -> None:
+    path = write(tmp_path / "a.parquet", [document(f"{number} 长 text", number) for number in range(500)])
+    data = bytearray(path.read_bytes())
+    if damage == "a byte":
+        data[4] ^= 0xFF  # in the header of the first page
+    else:
+        del data[-20:]
+    path.write_bytes(data)
+    with pytest.raises(CorruptArtifactError, match=r"a\.parquet: damaged") as caught:
+        list(read_documents(path))
+    assert caught.value.mend
+
+
+def test_parquet_of_other_columns_is_no_shard(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"text": ["a"]}), tmp_path / "a.parquet")
+    with pytest.raises(InputError, match="it has no column 'id'"):
+        list(read_documents(tmp_path / "a.parquet"))
+
+
 @pytest.fixture
 def corpus_folder(tmp_path: Path) -> Path:
     for split, domain, number in [
@@ -121,6 +143,11 @@ def test_what_is_no_corpus_or_no_part_of_it_is_a_clear_error(corpus_folder: Path
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="no corpus here"):
         Corpus.open(tmp_path / "empty")
+    store = ArtifactStore(tmp_path / "w")
+    with store.writer("curate", "a" * 16, version=1, identity={}, inputs={}) as out:
+        nothing = out.commit({"documents": 0})
+    with pytest.raises(InputError, match="curation kept no document"):
+        Corpus.open(nothing.path)
     corpus = Corpus.open(corpus_folder)
     with pytest.raises(InputError, match="'dev' is no split"):
         corpus.shards("dev")

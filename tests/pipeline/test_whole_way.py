@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from headwater.core.errors import CorruptArtifactError
 from headwater.core.progress import SILENT
 from headwater.pipeline.runner import RunResult, run
 from headwater.pipeline.schema import load
@@ -43,6 +46,26 @@ def test_every_stage_is_built_and_the_result_says_where_it_lies(whole: Whole) ->
     assert (result.export_folder / "model.safetensors").is_file()
     assert json.loads((result.export_folder / "config.json").read_text())["vocab_size"] == 640
     json.dumps(result.to_json())
+
+
+def test_the_command_that_serves_survives_blanks_in_the_path(whole: Whole, tmp_path: Path) -> None:
+    folder = tmp_path / "a b" / "模型"
+    shutil.copytree(whole[1], folder)
+    moved = run(whole[0], workspace=folder, reporter=SILENT)
+    assert shlex.split(summary(moved)["serve"]) == ["headwater", "serve", str(moved.export_folder)]
+
+
+def test_a_result_that_lost_a_file_is_not_up_to_date(whole: Whole, tmp_path: Path) -> None:
+    folder = tmp_path / "w"
+    shutil.copytree(whole[1], folder)
+    exported = folder / "export" / whole[2].export_folder.parent.name
+    (exported / "model" / "model.safetensors").unlink()
+    with pytest.raises(CorruptArtifactError, match=r"model\.safetensors is missing") as caught:
+        run(whole[0], workspace=folder, reporter=SILENT)
+    assert f"remove {exported} and run again" in caught.value.mend
+    shutil.rmtree(exported)
+    again = run(whole[0], workspace=folder, reporter=SILENT)
+    assert [stage.stage for stage in again.stages if stage.action == "built"] == ["export"]
 
 
 def test_the_summary_sets_the_model_beside_its_baselines(whole: Whole) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -59,6 +60,6 @@ def command(
     facts = export_model(target, folder, dtype=dtype)
     lines = (
         f"{facts['architecture']}, {facts['parameters']:,} parameters, {facts['dtype']}: {folder}\n"
-        f"serve it  headwater serve {folder}"
+        f"serve it  headwater serve {shlex.quote(str(folder))}"
     )
     finish({"path": str(folder), **facts}, lines, as_json=json_)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -79,5 +80,8 @@ def command(
         targets, tokenizer, folder / "dataset", split=split, config=settings.dataset, reporter=reporter
     )
     facts["paths"] = {"tokenizer": str(tokenizer), "dataset": str(folder / "dataset")}
-    lines = f"tokenizer {tokenizer}\ndataset   {folder / 'dataset'}\ntrain it  headwater train {folder} --out RUN"
+    lines = (
+        f"tokenizer {tokenizer}\ndataset   {folder / 'dataset'}\n"
+        f"train it  headwater train {shlex.quote(str(folder))} --out RUN"
+    )
     finish(facts, lines, as_json=json_)

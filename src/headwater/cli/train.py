@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -69,5 +70,5 @@ def command(
     folder = require_out(out, "the run")
     done = train_files(default_recipe(set_), dataset, tokenizer, folder, reporter)
     facts = {"run": str(done.path), **done.final_record}
-    lines = f"run       {done.path}\nexport it headwater export {done.path} --out MODEL"
+    lines = f"run       {done.path}\nexport it headwater export {shlex.quote(str(done.path))} --out MODEL"
     finish(facts, lines, as_json=json_)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 import xxhash
 
 from headwater.core.artifacts import MANIFEST, Artifact
-from headwater.core.errors import InputError
+from headwater.core.errors import CorruptArtifactError, InputError
 
 ROW_GROUP_DOCUMENTS = 4096
 ROW_GROUP_BYTES = 8 << 20
@@ -128,12 +128,35 @@ class DocumentWriter:
 
 
 def read_documents(path: Path) -> Iterator[Document]:
-    """Stream a shard in order; memory is bounded by one row group."""
-    file = pq.ParquetFile(path)
-    for group in range(file.num_row_groups):
-        for row in file.read_row_group(group).to_pylist():
+    """Stream a shard in order; memory is bounded by one row group. CorruptArtifactError for a damaged one."""
+    for table in row_groups(path):
+        for row in table.to_pylist():
             row["meta"] = orjson.loads(row["meta"])
             yield Document(**row)
+
+
+def row_groups(
+    path: Path, columns: Sequence[str] = tuple(SCHEMA.names), groups: Sequence[int] | None = None
+) -> Iterator[pa.Table]:
+    """Tables of columns of a shard, all row groups or those given. CorruptArtifactError for a damaged shard, InputError
+    for Parquet of other columns."""
+    try:
+        file = pq.ParquetFile(path)
+        absent = [name for name in columns if name not in file.schema_arrow.names]
+        if absent:
+            raise InputError(
+                f"not a document shard: it has no column {absent[0]!r}",
+                where=str(path),
+                mend="let `headwater curate` read the file first, which takes any Parquet with a text column",
+            )
+        for group in range(file.num_row_groups) if groups is None else groups:
+            yield file.read_row_group(group, columns=list(columns))
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # Arrow's complaints of content have no number
+            raise
+        raise CorruptArtifactError(
+            f"damaged: {error}", where=str(path), mend="remove the stage's folder and run again, or restore the file"
+        ) from error
 
 
 class Corpus:
@@ -164,6 +187,12 @@ class Corpus:
             match = _SHARD_NAME.fullmatch(path.name)
             if match is not None and path.parent.parent == root and path.parent.name in SPLITS:
                 found.setdefault(path.parent.name, {}).setdefault(match["domain"], []).append(path)
+        if not found and isinstance(source, Artifact) and source.counts.get("documents") == 0:
+            raise InputError(
+                "curation kept no document",
+                where=str(source.path),
+                mend="report.json there says why each went: see curate.language.accepted, curate.clean.min_characters",
+            )
         if not found:
             raise InputError(
                 "no corpus here: there is no SPLIT/DOMAIN-00000.parquet",

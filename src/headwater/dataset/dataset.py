@@ -230,7 +230,8 @@ class TokenDataset:
             raise InputError(
                 f"the dataset has no {name} split",
                 where=str(self.path),
-                mend="it has " + (", ".join(self._splits) or "none"),
+                mend=f"it has {', '.join(self._splits) or 'none'}; with more documents, or a larger share in "
+                "curate.split, curation makes the others",
             )
         return self._splits[name]
 

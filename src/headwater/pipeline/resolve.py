@@ -129,6 +129,7 @@ class Resolver:
     def _artifact(self, stage: Stage, inputs: dict[str, str], key: str) -> Resolved:
         artifact = self.store.find(stage.name, key)
         if artifact is not None:
+            artifact.verify()  # files that are gone or cut short; contents are checked where they are read
             return Resolved(stage, inputs, key, "done", artifact, path=artifact.path)
         partial = self.store.path(stage.name, key).with_name(f"{key}.partial")
         if partial.is_dir():

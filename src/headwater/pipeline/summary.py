@@ -5,6 +5,7 @@ In: a `RunResult`. Out: plain JSON values and lines for a person. Reads `results
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 from headwater.pipeline.report import NAME, evaluation_of
@@ -23,7 +24,7 @@ def summary(result: RunResult) -> dict[str, Any]:
         "run": str(run.path) if run is not None else None,
         "report": str(report) if report is not None and report.is_file() else None,
         "model": str(result.export_folder) if "export" in stages else None,
-        "serve": f"headwater serve {result.export_folder}" if "export" in stages else None,
+        "serve": f"headwater serve {shlex.quote(str(result.export_folder))}" if "export" in stages else None,
     }
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import xxhash
 
-from headwater.core.documents import Document
+from headwater.core.documents import Document, row_groups
 from headwater.core.errors import RecipeError
 from headwater.core.executor import Executor
 from headwater.tokenizer.config import TokenizerConfig
@@ -62,15 +62,12 @@ def survey(shards: Sequence[Path], most_bytes: int, executor: Executor) -> Surve
 
 def _survey_shard(item: tuple[int, Path, int]) -> Survey:
     import pyarrow.compute as pc
-    import pyarrow.parquet as pq
 
     number, path, most_bytes = item
-    file = pq.ParquetFile(path)
     found: dict[Stratum, list[Candidate]] = {}
     totals: dict[Stratum, int] = {}
     counts: dict[Stratum, int] = {}
-    for group in range(file.num_row_groups):
-        table = file.read_row_group(group, columns=["id", "text", "domain", "lang"])
+    for group, table in enumerate(row_groups(path, ("id", "text", "domain", "lang"))):
         sizes = pc.binary_length(table["text"]).to_pylist()
         columns = zip(
             table["id"].to_pylist(), table["domain"].to_pylist(), table["lang"].to_pylist(), sizes, strict=True
@@ -161,14 +158,12 @@ def read(shards: Sequence[Path], chosen: Sequence[Candidate], executor: Executor
 
 
 def _read_rows(item: tuple[Path, list[Candidate]]) -> list[Document]:
-    import pyarrow.parquet as pq
-
     path, candidates = item
-    file = pq.ParquetFile(path)
     documents: dict[Candidate, Document] = {}
-    for group in sorted({candidate.group for candidate in candidates}):
+    groups = sorted({candidate.group for candidate in candidates})
+    tables = row_groups(path, ("id", "text", "source", "lang", "domain"), groups)
+    for group, table in zip(groups, tables, strict=True):
         rows = [candidate for candidate in candidates if candidate.group == group]
-        table = file.read_row_group(group, columns=["id", "text", "source", "lang", "domain"])
         taken = table.take([candidate.row for candidate in rows]).to_pylist()
         for candidate, values in zip(rows, taken, strict=True):
             values["text"] = cut_bytes(values["text"], MAX_DOCUMENT_BYTES)
