@@ -120,6 +120,21 @@ def test_weights_come_out_averaged_or_as_trained(finished: RunFolder) -> None:
     assert RunFolder.of(finished.path).run_id == "run-1"
 
 
+def test_a_finished_run_whose_checkpoint_is_damaged_ends_the_same_again(world: World, tmp_path: Path) -> None:
+    run = small_run(world, tmp_path / "run")
+    assert run.final is not None
+    before = run.final.manifest()
+    part = next(run.final.path.glob("*.distcp"))
+    part.write_bytes(part.read_bytes()[:1000])
+    with pytest.raises(CorruptArtifactError, match="1,000 bytes instead of") as caught:
+        load_weights(run.path)
+    assert caught.value.mend.startswith("remove the checkpoint's folder and train again")
+    shutil.rmtree(run.final.path)
+    again = small_run(world, tmp_path / "run").final
+    assert again is not None
+    assert again.manifest() == before
+
+
 def test_asking_for_what_a_run_does_not_have_is_answered(world: World, finished: RunFolder, tmp_path: Path) -> None:
     run = small_run(world, tmp_path / "plain", steps=2)
     with pytest.raises(InputError, match="no averaged weights"):

@@ -116,7 +116,7 @@ def _read_jsonl(path: Path, root: Path) -> Iterator[Document]:
 
 
 _KEPT = "kept.jsonl.zst"  # of the file verbs of curate, beside what they removed and set aside
-_CURATE = "mend the row, or run the collect and curate stages, which set such rows aside"
+_CURATE = "mend the row, or let `headwater curate --rewrite-text` read the file first, which sets bad rows aside"
 
 
 @contextmanager

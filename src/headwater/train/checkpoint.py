@@ -32,6 +32,7 @@ from headwater.core.jsonl import canonical_json, parse_json, pretty_json
 from headwater.train.checkpoint_format import write_tensors
 from headwater.train.run_folder import (
     MANIFEST,
+    MEND_CHECKPOINT,
     POINTER,
     CheckpointRef,
     checkpoint_name,
@@ -255,18 +256,18 @@ def load_checkpoint(ref: CheckpointRef) -> LoadedCheckpoint:
     for name, facts in manifest["files"].items():
         path = ref.path / name
         if not path.is_file():
-            raise CorruptArtifactError("file is missing", where=str(path), mend="use the checkpoint before it")
+            raise CorruptArtifactError("file is missing", where=str(path), mend=MEND_CHECKPOINT)
         size = path.stat().st_size
         if size != facts["bytes"]:
             what = f"{size:,} bytes instead of {facts['bytes']:,}"
-            raise CorruptArtifactError(what, where=str(path), mend="use the checkpoint before it")
+            raise CorruptArtifactError(what, where=str(path), mend=MEND_CHECKPOINT)
         if sha256_file(path) != facts["sha256"]:
-            raise CorruptArtifactError("content has changed", where=str(path), mend="use the checkpoint before it")
+            raise CorruptArtifactError("content has changed", where=str(path), mend=MEND_CHECKPOINT)
     try:
         return LoadedCheckpoint(ref, parse_json((ref.path / STATE).read_bytes()))
     except (OSError, ValueError) as error:
         raise CorruptArtifactError(
-            f"state cannot be read: {error}", where=str(ref.path / STATE), mend="use the checkpoint before it"
+            f"state cannot be read: {error}", where=str(ref.path / STATE), mend=MEND_CHECKPOINT
         ) from error
 
 

@@ -32,6 +32,7 @@ from torch.distributed.checkpoint.storage import WriteResult
 from headwater.core.errors import CorruptArtifactError
 from headwater.core.files import atomic_write
 from headwater.core.jsonl import canonical_json, parse_json
+from headwater.train.run_folder import MEND_CHECKPOINT
 
 INDEX = "tensors.json"
 INDEX_FORMAT = 1
@@ -89,7 +90,7 @@ def read_tensors(folder: Path, targets: dict[str, torch.Tensor]) -> None:
         raise CorruptArtifactError(
             f"the checkpoint's tensors cannot be read: {str(cause).splitlines()[0]}",
             where=str(folder),
-            mend="use the checkpoint before it",
+            mend=MEND_CHECKPOINT,
         ) from cause
 
 
@@ -154,5 +155,5 @@ def read_index(folder: Path) -> Metadata:
         raise CorruptArtifactError(
             f"the index of the checkpoint's tensors cannot be read: {error}",
             where=str(path),
-            mend="use the checkpoint before it",
+            mend=MEND_CHECKPOINT,
         ) from error

@@ -34,6 +34,7 @@ from headwater.train.ledger import RunLedger
 CHECKPOINT_PREFIX = "step-"
 MANIFEST = "manifest.json"
 POINTER = "newest.json"
+MEND_CHECKPOINT = "remove the checkpoint's folder and train again, which goes on from the one before it"
 
 State = Literal["empty", "partial", "running", "finished"]
 
@@ -63,7 +64,7 @@ class CheckpointRef:
             raise CorruptArtifactError(
                 f"the checkpoint's manifest cannot be read: {error}",
                 where=str(self.path / MANIFEST),
-                mend="use the checkpoint before it",
+                mend=MEND_CHECKPOINT,
             ) from error
 
 
