@@ -243,6 +243,19 @@ def test_a_broken_manifest_is_a_clear_error(data: bytes, tmp_path: Path) -> None
     assert "run again" in caught.value.mend
 
 
+def test_a_damaged_old_artifact_stands_in_nobody_s_way(tmp_path: Path) -> None:
+    artifact = committed(tmp_path)
+    broken = artifact.path.with_name("e" * 16)
+    shutil.copytree(artifact.path, broken)
+    (broken / "manifest.json").write_bytes(b"{")
+    heard: list[Path] = []
+    store = ArtifactStore(tmp_path)
+    assert store.all("demo", lambda path, _: heard.append(path)) == store.all("demo") == [artifact]
+    assert heard == [broken]
+    with pytest.raises(CorruptArtifactError):
+        store.find("demo", broken.name)
+
+
 def test_a_folder_moved_to_another_name_is_refused(tmp_path: Path) -> None:
     artifact = committed(tmp_path)
     shutil.copytree(artifact.path, artifact.path.with_name("f" * 16))

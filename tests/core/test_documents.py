@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 from pathlib import Path
 
@@ -88,6 +89,25 @@ def test_a_damaged_shard_is_named(tmp_path: Path, damage: str) -> None:
     with pytest.raises(CorruptArtifactError, match=r"a\.parquet: damaged") as caught:
         list(read_documents(path))
     assert caught.value.mend
+
+
+def test_a_flipped_bit_of_the_text_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "shard.parquet"
+    with DocumentWriter(path) as writer:
+        for number in range(50):
+            text = f"文档 {number} {random.Random(number).random()}"
+            writer.add(Document(document_id("s", "a", number), text, "s", "zh"))
+    whole, documents = path.read_bytes(), list(read_documents(path))
+    noticed = 0
+    for position in range(len(whole) // 3, len(whole) // 2, 97):
+        damaged = bytearray(whole)
+        damaged[position] ^= 1
+        path.write_bytes(damaged)
+        try:
+            assert list(read_documents(path)) == documents  # a bit that means nothing, of a page's statistics
+        except CorruptArtifactError:
+            noticed += 1
+    assert noticed > 5
 
 
 def test_parquet_of_other_columns_is_no_shard(tmp_path: Path) -> None:

@@ -348,6 +348,8 @@ def test_the_command_plans_a_recipe_and_diffs(tmp_path: Path, capsysbinary: pyte
     page = tmp_path / "plan.html"
     assert run_command(["plan", recipe, "--report", str(page), "--emit", "recipe"]) == 0
     assert b"parallel:" in capsysbinary.readouterr().out
+    assert run_command(["plan", recipe, "--emit", "recipe", "--json"]) == 0
+    assert "parallel:" in json.loads(capsysbinary.readouterr().out)["text"]
     assert run_command(["plan", recipe, "--report", str(page)]) == 0
     assert page.read_text().startswith("<!doctype html>")
 

@@ -87,7 +87,8 @@ def command(
         plan = make_plan(model, work, machines.with_nodes(found.nodes[0]), found.layouts[0])
         second = _runner_up(model, work, machines, found)
     if emit:
-        _emit([plan] if found is None else _plans(model, work, machines, found), emit)
+        text = _emit([plan] if found is None else _plans(model, work, machines, found), emit)
+        finish({"format": emit, "text": text}, text.rstrip("\n"), as_json=json_)
         return
     if report and found is not None and len(found.pareto) < 2:
         wide = search(model, work, machines, goal="cheapest", knobs=knobs, only_runnable=not any_)
@@ -145,7 +146,7 @@ def _plans(model: ModelSpec, work: TrainSpec, machines: ClusterSpec, found: Foun
         yield make_plan(model, work, machines.with_nodes(nodes), layout)
 
 
-def _emit(plans: Iterable[Plan], kind: str) -> None:
+def _emit(plans: Iterable[Plan], kind: str) -> str:
     """The best plan that the format can say; some trainers lack a schedule or a ZeRO stage."""
     from headwater.plan.export import megatron_flags, recipe_yaml, torchtitan_toml
 
@@ -159,12 +160,11 @@ def _emit(plans: Iterable[Plan], kind: str) -> None:
     refusal: InputError | None = None
     for plan in plans:
         try:
-            typer.echo(writers[kind](plan), nl=False)
-            return
+            return writers[kind](plan)
         except InputError as error:
             refusal = refusal or error
-    if refusal is not None:
-        raise refusal
+    assert refusal is not None, "a search without layouts ended before"
+    raise refusal
 
 
 def _knobs(texts: list[str]) -> dict[str, Any]:

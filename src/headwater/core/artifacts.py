@@ -18,14 +18,14 @@ host and versions go to `provenance.json`, which no hash covers.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from headwater.core.errors import CorruptArtifactError, InputError, LockedError, UserError
+from headwater.core.errors import CorruptArtifactError, HeadwaterError, InputError, LockedError, UserError
 from headwater.core.files import (
     TEMP_PREFIX,
     atomic_write,
@@ -318,10 +318,20 @@ class ArtifactStore:
         """Folders of unfinished artifacts, sorted."""
         return sorted(path for path in self._folders(stage) if path.name.endswith(PARTIAL))
 
-    def all(self, stage: str) -> list[Artifact]:
-        """Committed artifacts of a stage, sorted by fingerprint."""
-        paths = sorted(path for path in self._folders(stage) if not path.name.endswith(PARTIAL))
-        return [Artifact.open(path) for path in paths if (path / MANIFEST).is_file()]
+    def all(self, stage: str, on_damaged: Callable[[Path, HeadwaterError], None] | None = None) -> list[Artifact]:
+        """Committed artifacts of a stage that can be read, sorted by fingerprint; `on_damaged` hears of the others.
+
+        `find` is what refuses a damaged one: an old artifact nobody asks for must not stop a run.
+        """
+        found = []
+        for path in sorted(path for path in self._folders(stage) if not path.name.endswith(PARTIAL)):
+            try:
+                if (path / MANIFEST).is_file():
+                    found.append(Artifact.open(path))
+            except HeadwaterError as error:
+                if on_damaged is not None:
+                    on_damaged(path, error)
+        return found
 
     def stages(self) -> list[str]:
         """Names of the stages that have a folder here."""

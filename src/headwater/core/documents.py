@@ -85,7 +85,9 @@ class DocumentWriter:
         self.text_bytes = 0
         self._rows: list[Document] = []
         self._pending_bytes = 0
-        self._writer = pq.ParquetWriter(path, SCHEMA, compression="zstd", compression_level=3, version="2.6")
+        self._writer = pq.ParquetWriter(
+            path, SCHEMA, compression="zstd", compression_level=3, version="2.6", write_page_checksum=True
+        )
 
     def add(self, document: Document) -> None:
         size = len(document.text.encode("utf-8", "surrogatepass"))
@@ -141,7 +143,7 @@ def row_groups(
     """Tables of columns of a shard, all row groups or those given. CorruptArtifactError for a damaged shard, InputError
     for Parquet of other columns."""
     try:
-        file = pq.ParquetFile(path)
+        file = pq.ParquetFile(path, page_checksum_verification=True)
         absent = [name for name in columns if name not in file.schema_arrow.names]
         if absent:
             raise InputError(

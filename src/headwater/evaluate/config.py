@@ -62,6 +62,9 @@ class EvaluateConfig(Section):
     batch_tokens: int = field(16384, unit="tokens", kind="operational", ge=1)
     """Tokens in one forward pass, padding included; changes memory and speed, not the result."""
 
+    device: Literal["auto", "cpu", "cuda", "mps"] = field("auto", kind="operational")
+    """Where to score; `auto`: CUDA, else MPS, else CPU."""
+
     @model_validator(mode="after")
     def _stride_fits(self) -> Self:
         if self.window is not None and self.stride is not None and self.stride > self.window:

@@ -169,7 +169,10 @@ class EvaluationResult:
         for kind, title in (("domain", "By domain"), ("language", "By language")):
             names = [piece["name"] for piece in self.rows[0].slices if piece["kind"] == kind]
             if names:
-                parts += [f"## {title} (bits per byte)", _slice_table(self.rows, kind, names)]
+                parts.append(f"## {title}")
+                for measure, label, digits in _MEASURES:
+                    if any(piece.get(measure) is not None for row in self.rows for piece in row.slices):
+                        parts += [f"{label}:", _slice_table(self.rows, kind, names, measure, digits)]
         parts += list(self.notes)
         parts += ["## Protocol", _protocol(self.protocol)]
         if self.samples:
@@ -195,18 +198,26 @@ def _overall_table(rows: tuple[Row, ...], comparison: list[dict[str, Any]]) -> s
         first = row.slices[0]
         values = [_number(first.get(name), digits) for name, digits in _COLUMNS]
         body.append([row.name, *values, verdict.get(row.name, "")])
-    return _table(["", "bits per byte", "token perplexity", "word perplexity", "model beats it"], body)
+    return _table(
+        ["", "bits per byte", "token perplexity", "word perplexity", "byte perplexity", "model beats it"], body
+    )
 
 
-_COLUMNS = (("bits_per_byte", 3), ("token_perplexity", 2), ("word_perplexity", 1))
+_MEASURES = (
+    ("bits_per_byte", "Bits per byte", 3),
+    ("token_perplexity", "Perplexity per token", 2),
+    ("word_perplexity", "Perplexity per unit (word, number or CJK character)", 1),
+    ("byte_perplexity", "Perplexity per byte", 3),
+)
+_COLUMNS = tuple((name, digits) for name, _, digits in _MEASURES)
 
 
-def _slice_table(rows: tuple[Row, ...], kind: str, names: list[str]) -> str:
+def _slice_table(rows: tuple[Row, ...], kind: str, names: list[str], measure: str, digits: int) -> str:
     shown = [row for row in rows if any(piece["kind"] == kind for piece in row.slices)]
     body = []
     for name in names:
         cells = [row.of(kind, name) for row in shown]
-        body.append([name, *(_number(cell["bits_per_byte"]) if cell else "–" for cell in cells)])
+        body.append([name, *(_number(cell.get(measure), digits) if cell else "–" for cell in cells)])
     return _table(["", *(row.name for row in shown)], body)
 
 

@@ -32,7 +32,7 @@ def build(
 ) -> dict[str, Any]:
     """Score the run's last weights. Returns counts, the overall figures, and the names of what was `beaten`."""
     dataset = TokenDataset.open(inputs["dataset"])
-    model = open_model(run.path, config)
+    model = open_model(run.path, config, device=config.device)
     held_out = held_out_of_dataset(dataset, model.tokenizer, config.split, max_tokens=config.max_tokens)
     result = evaluate(model, held_out, config, dataset=dataset, reporter=context.reporter)
     out.write(RESULTS_JSON, result.json_bytes())

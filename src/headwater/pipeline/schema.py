@@ -47,7 +47,7 @@ class Recipe(Section):
     description: str = field("", kind="operational")
     """What the recipe is for, in a sentence."""
 
-    workspace: str = field("workspace", kind="operational")
+    workspace: str = field("workspace", kind="operational", min_length=1)
     """Folder of artifacts and runs, relative to where the command is run; `--workspace` wins over it."""
 
     seed: int = field(0, ge=0)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from headwater.core.artifacts import Artifact, ArtifactStore
-from headwater.core.errors import InputError
+from headwater.core.errors import HeadwaterError, InputError
 from headwater.core.lineage import lineage
 from headwater.core.locks import lock_owner
 from headwater.core.recipe import Loaded
@@ -51,6 +51,12 @@ def status_text(facts: dict[str, Any]) -> str:
 def overview(workspace: Path) -> dict[str, Any]:
     """Everything in a workspace: artifacts of every stage, committed and partial, and runs."""
     store = ArtifactStore(workspace)
+    damaged: list[dict[str, Any]] = []
+
+    def note(path: Path, error: HeadwaterError) -> None:
+        facts = {"stage": path.parent.name, "fingerprint": path.name, "state": "damaged", "path": str(path)}
+        damaged.append({**facts, "note": error.what})
+
     artifacts = [
         {
             "stage": artifact.stage,
@@ -61,7 +67,7 @@ def overview(workspace: Path) -> dict[str, Any]:
             "counts": artifact.counts,
         }
         for stage in STAGES
-        for artifact in store.all(stage.name)
+        for artifact in store.all(stage.name, note)
     ]
     partial = [
         {
@@ -73,7 +79,7 @@ def overview(workspace: Path) -> dict[str, Any]:
         for stage in STAGES
         for path in store.partial(stage.name)
     ]
-    return {"workspace": str(workspace), "artifacts": [*artifacts, *partial], "runs": list(_runs(workspace))}
+    return {"workspace": str(workspace), "artifacts": [*artifacts, *partial, *damaged], "runs": list(_runs(workspace))}
 
 
 def _runs(workspace: Path) -> Iterator[dict[str, Any]]:

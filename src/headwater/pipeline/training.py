@@ -30,7 +30,20 @@ SAMPLE_TEMPERATURE = 0.8
 
 def train_stage(recipe: Recipe, inputs: Mapping[str, Artifact], out: Path, context: StageContext) -> None:
     """Train, or go on training, in the run folder `out`. Errors as `headwater.train.train_run`."""
+    _warn_of_missing_split(recipe, inputs["dataset"].path, context.reporter)
     train_files(recipe, inputs["dataset"].path, inputs["tokenizer"].path, out, context.reporter)
+
+
+def _warn_of_missing_split(recipe: Recipe, dataset: Path, reporter: Reporter) -> None:
+    """Said before training rather than after it: without held-out text the evaluation cannot follow."""
+    from headwater.dataset import TokenDataset
+
+    splits = TokenDataset.open(dataset).splits
+    if recipe.evaluate.split not in splits:
+        reporter.warn(
+            f"the dataset has no {recipe.evaluate.split} split (it has {', '.join(splits)}), so the run will stop at "
+            "the evaluation; collect more documents, or raise its share in curate.split. `headwater export` works without"
+        )
 
 
 def train_files(recipe: Recipe, dataset: Path, tokenizer: Path | None, out: Path, reporter: Reporter) -> RunFolder:

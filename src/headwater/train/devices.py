@@ -136,15 +136,20 @@ def gpu_utilisation(device: torch.device) -> float | None:
 
 
 def peak_flops(device: torch.device, precision: Precision) -> float | None:
-    """Dense peak in FLOP/s from the hardware catalogue; None where the part is not in it."""
+    """Dense peak in FLOP/s from the hardware catalogue; None where the part is not in it.
+
+    In fp32 the peak is TF32's where PyTorch is allowed to use it, which by default it is not.
+    """
     if device.type != "cuda":
         return None
     from headwater.plan.hardware import accelerator
 
+    tf32 = torch.backends.cuda.matmul.allow_tf32
+    kind = "bf16" if precision == "bf16" else "tf32" if tf32 else "fp32"
     name = torch.cuda.get_device_name(device).lower()
     for part in re.findall(r"[a-z]+\d+[a-z]*", name):
         try:
-            return accelerator(part).peak_flops("bf16" if precision == "bf16" else "tf32")
+            return accelerator(part).peak_flops(kind)
         except HeadwaterError:
             continue
     return None
