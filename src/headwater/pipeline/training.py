@@ -42,7 +42,7 @@ def _warn_of_missing_split(recipe: Recipe, dataset: Path, reporter: Reporter) ->
     if recipe.evaluate.split not in splits:
         reporter.warn(
             f"the dataset has no {recipe.evaluate.split} split (it has {', '.join(splits)}), so the run will stop at "
-            "the evaluation; collect more documents, or raise its share in curate.split. `headwater export` works without"
+            "the evaluation; add documents, or raise its share in curate.split. `headwater export` works without"
         )
 
 
