@@ -71,8 +71,8 @@ def evaluation_lines(evaluation: dict[str, Any]) -> list[str]:
 def _verdict(evaluation: dict[str, Any], row: dict[str, Any]) -> str:
     words = {
         "baseline": ("beaten", "NOT BEATEN"),
-        "reference": ("below it", "above it"),
-        "stretch": ("below it", "above it"),
+        "reference": ("the model is below it", "the model is above it"),
+        "stretch": ("the model is below it", "the model is above it"),
     }
     for item in evaluation["comparison"]:
         if item["name"] == row["name"]:
