@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -17,6 +17,9 @@ from headwater.core.errors import InputError, UserError
 from headwater.model import Decoder, ModelConfig
 from headwater.model.hf import DTYPES, load_hf
 from headwater.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from headwater.train.weights import Weights
 
 
 class LoadedModel(NamedTuple):
@@ -55,15 +58,16 @@ def _from_run(path: Path, device: torch.device, dtype: torch.dtype | None) -> Lo
     from headwater.train.run_folder import RunFolder
     from headwater.train.weights import load_weights
 
-    weights = load_weights(path)
-    config = ModelConfig.model_validate(weights.model)
-    with torch.device("meta"):
-        model = Decoder(config)
-    model = model.to(dtype or next(iter(weights.tensors.values())).dtype).to_empty(device=device)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            parameter.copy_(weights.tensors[name])
+    model = decoder_of(load_weights(path)).to(device=device, dtype=dtype)
     return LoadedModel(model.eval(), Tokenizer.load(RunFolder.of(path).tokenizer_path))
+
+
+def decoder_of(weights: Weights) -> Decoder:
+    """The model of a checkpoint's weights, which it takes as they are, without a copy."""
+    with torch.device("meta"):
+        model = Decoder(ModelConfig.model_validate(weights.model))
+    model.load_state_dict(weights.tensors, assign=True)
+    return model
 
 
 def pick_device(name: str) -> torch.device:

@@ -80,18 +80,16 @@ def export_model(model: Path | str, out: Path | str, *, dtype: str | None = None
 
 def _load(source: Path) -> tuple[Decoder, dict[str, Any], Path]:
     """The weights on the CPU, what is known of them, and where their tokenizer lies."""
-    from headwater.model.config import ModelConfig
-    from headwater.model.decoder import Decoder
     from headwater.model.hf import load_hf
 
     if (source / "config.json").is_file():
         return load_hf(source), {"step": None, "averaged": False}, source
-    import torch
-
+    from headwater.engine.load import decoder_of
     from headwater.train.weights import load_weights
 
     weights = load_weights(source)
-    with torch.device("meta"):
-        decoder = Decoder(ModelConfig.model_validate(weights.model))
-    decoder.load_state_dict(weights.tensors, assign=True)
-    return decoder, {"step": weights.step, "averaged": weights.averaged}, RunFolder.of(source).tokenizer_path
+    return (
+        decoder_of(weights),
+        {"step": weights.step, "averaged": weights.averaged},
+        RunFolder.of(source).tokenizer_path,
+    )
