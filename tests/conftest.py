@@ -20,6 +20,9 @@ from hypothesis import settings
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
+# Started in the background of a shell, this process ignores SIGINT, and all it starts would too.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 settings.register_profile("headwater", deadline=None, print_blob=True)  # a busy machine is not a failing test
 settings.load_profile("headwater")
 

@@ -38,10 +38,15 @@ def test_text_ends_before_the_first_stop_string_wherever_tokens_end(
         if stream.stopped:
             break
     shown += stream.finish()
-    found = [text.find(stop) for stop in stops if stop in text]
+    found = [(text.find(stop) + len(stop), text.find(stop)) for stop in stops if stop in text]
     assert stream.stopped == bool(found)
-    # Tokens decide which stop string is seen first only if one lies within another; the earliest begins the cut.
-    assert shown == text[: min(found)] if found else shown == text
+    assert shown == (text[: min(found)[1]] if found else text)  # the one complete first, of those the longest
+
+
+def test_a_stop_string_that_is_complete_wins_over_a_longer_one_that_is_not_yet() -> None:
+    for pieces in (["a\n", "a"], ["a", "\n", "a"], ["a\na"]):
+        stream = TextStream(["\n", "a\na"])
+        assert "".join(stream.push(piece.encode()) for piece in pieces) + stream.finish() == "a"
 
 
 def test_a_line_feed_that_may_begin_a_stop_string_waits() -> None:

@@ -24,7 +24,7 @@ from headwater.core.config import identity
 from headwater.core.documents import read_documents
 from headwater.core.errors import InputError, UserError
 from headwater.core.executor import Executor, InlineExecutor
-from headwater.core.files import atomic_write, disk_errors, fsync_dir, fsync_file, temp_path
+from headwater.core.files import TEMP_PREFIX, atomic_write, disk_errors, fsync_dir, fsync_file, temp_path
 from headwater.core.jsonl import parse_json, pretty_json
 from headwater.core.progress import SILENT, Reporter
 from headwater.core.shards import ShardFolder
@@ -157,6 +157,8 @@ def _run(
     shards = in_order(shards_out.dir, documents)
     decided, placed = decide_and_place(config, shards, shards_out, context)
     own_ids = _own_ids(shards_out, shards)
+    for left in out.glob(f"{TEMP_PREFIX}*"):  # by a run that was killed
+        left.unlink(missing_ok=True)
     (out / REPORT).unlink(missing_ok=True)  # from here on the folder holds no older result
     with _JsonlZst(out / KEPT) as kept, _JsonlZst(out / REMOVED) as removed:
         for name, path in shards:

@@ -35,10 +35,11 @@ class TextStream:
         if self.stopped:
             return ""
         self._held += self._decoder.decode(token)
-        where = min((at for stop in self._stops if (at := self._held.find(stop)) >= 0), default=-1)
-        if where >= 0:
+        found = [(at + len(stop), at) for stop in self._stops if (at := self._held.find(stop)) >= 0]
+        if found:
+            # The one that is complete first, wherever tokens end; of those the longest.
             self.stopped = True
-            ready, self._held = self._held[:where], ""
+            ready, self._held = self._held[: min(found)[1]], ""
             return self._release(ready)
         keep = held_back(self._held, self._stops)
         ready, self._held = self._held[: len(self._held) - keep], self._held[len(self._held) - keep :]
