@@ -78,6 +78,63 @@ def test_blocked_attention_passes_gradcheck_and_pytorchs_operator_checks() -> No
         torch.library.opcheck(torch.ops.headwater.blocked_attention.default, (q, k, v, starts, keep))
 
 
+@settings(max_examples=30)
+@given(
+    seed=st.integers(0, 1 << 30),
+    batch=st.integers(1, 4),
+    seq=st.integers(2, 40),
+    tail=st.floats(0, 1),
+    borders=st.sampled_from([0.0, 0.05, 0.3, 0.9]),
+    block=st.sampled_from([4, 128]),
+    tile_bytes=st.sampled_from([1, 1 << 20]),
+    keep=st.booleans(),
+)
+def test_the_last_queries_of_a_window_equal_those_of_the_whole_with_gradients(
+    seed: int, batch: int, seq: int, tail: float, borders: float, block: int, tile_bytes: int, keep: bool
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    q, k, v = tensors(batch, seq, 4, 2, 4, generator)
+    first = int(tail * (seq - 1))
+    ids = random_documents(batch, seq, borders, generator)
+    whole, layout = BlockLayout(ids), BlockLayout(ids, first)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blocked_attention, "QUERY_BLOCK", block)
+        patch.setattr(blocked_attention, "TILE_BYTES", tile_bytes)
+        patch.setattr(blocked_attention, "KEEP_UP_TO", 1000 if keep else 0)
+        ours = layout.attend(q[:, first:], k, v)
+        gradient = torch.randn(ours.shape, generator=generator, dtype=torch.float64)
+        ours_gradients = torch.autograd.grad(ours, (q, k, v), gradient)
+    plain = reference(q, k, v, whole.mask)[:, first:]
+    assert torch.equal(layout.mask, whole.mask[:, :, first:])
+    assert torch.equal(layout.positions(), whole.positions()[:, first:])
+    assert torch.allclose(ours, plain)
+    for mine, theirs in zip(ours_gradients, torch.autograd.grad(plain, (q, k, v), gradient), strict=True):
+        assert torch.allclose(mine, theirs)
+    by_segment = varlen_reference(q[:, first:], k, v, layout.cumulative_lengths, layout.cumulative_keys)
+    assert torch.allclose(by_segment, plain)
+
+
+def varlen_reference(q: Tensor, k: Tensor, v: Tensor, queries: Tensor, keys: Tensor) -> Tensor:
+    """What varlen flash attention computes from cumulative lengths: causal, the last query at the last key."""
+    assert len(queries) == len(keys)
+    flat_q, flat_k, flat_v = q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)
+    parts = []
+    for q0, q1, k0, k1 in zip(queries, queries[1:], keys, keys[1:], strict=False):
+        n, m = int(q1 - q0), int(k1 - k0)
+        if n:
+            mask = torch.ones(n, m, dtype=torch.bool).tril_(m - n)
+            parts.append(reference(flat_q[None, q0:q1], flat_k[None, k0:k1], flat_v[None, k0:k1], mask)[0])
+    return torch.cat(parts).view(q.shape)
+
+
+def test_queries_must_stand_at_keys() -> None:
+    q, k, v = tensors(1, 4, 1, 1, 2, torch.Generator())
+    with pytest.raises(ValueError, match="must stand at a key"):
+        blocked(q, k[:, :3], v[:, :3])
+    with pytest.raises(ValueError, match="not one of 4 positions"):
+        BlockLayout(torch.zeros(1, 4, dtype=torch.int32), 4)
+
+
 @pytest.mark.parametrize("documents", [False, True])
 def test_long_windows_are_cut_by_heads_and_queries(documents: bool) -> None:
     """Over KEEP_UP_TO, over QUERY_BLOCK, and one row's scores over TILE_BYTES, at the real sizes."""
@@ -134,6 +191,16 @@ def test_cuda_back_ends_agree_on_documents(dtype: torch.dtype) -> None:
     expected = attend(q, k, v, BlockLayout(ids))
     ours = attend(q.to("cuda", dtype), k.to("cuda", dtype), v.to("cuda", dtype), BlockLayout(ids.cuda()))
     assert torch.allclose(ours.float().cpu(), expected, atol=1e-4 if dtype == torch.float32 else 5e-2)
+    q, k, v = (x.to("cuda", dtype).requires_grad_() for x in (q, k, v))
+    tail = BlockLayout(ids.cuda(), 100).attend(q[:, 100:], k, v)
+    assert torch.allclose(tail.float().cpu(), expected[:, 100:], atol=1e-4 if dtype == torch.float32 else 5e-2)
+    tail.float().square().sum().backward()
+    whole = [x.detach().float().cpu().requires_grad_() for x in (q, k, v)]
+    attend(*whole, BlockLayout(ids))[:, 100:].square().sum().backward()
+    for mine, theirs in zip((q, k, v), whole, strict=True):
+        assert mine.grad is not None
+        assert theirs.grad is not None
+        assert torch.allclose(mine.grad.float().cpu(), theirs.grad, atol=1e-3 if dtype == torch.float32 else 0.1)
 
 
 def test_varlen_attention_takes_our_arguments() -> None:
@@ -143,7 +210,7 @@ def test_varlen_attention_takes_our_arguments() -> None:
         q = torch.empty(2, 64, 4, 32, device="cuda", dtype=torch.bfloat16)
         k = torch.empty(2, 64, 2, 32, device="cuda", dtype=torch.bfloat16)
         layout.starts = torch.empty(2, 64, dtype=torch.int32, device="cuda")
-        layout.cumulative_lengths = torch.empty(9, dtype=torch.int32, device="cuda")
+        layout.cumulative_lengths = layout.cumulative_keys = torch.empty(9, dtype=torch.int32, device="cuda")
         out = attend(q, k, k, layout)
     assert (out.shape, out.dtype, out.device.type) == (q.shape, q.dtype, "cuda")
 

@@ -1,7 +1,8 @@
 """Attention over whole windows: one function, the back end chosen by where the tensors live.
 
 In: q `[batch, seq, heads, head_dim]` already multiplied by its scale, k and v `[batch, seq, kv_heads, head_dim]`, a
-`BlockLayout` or None (each window one document). Out: `[batch, seq, heads, head_dim]`.
+`BlockLayout` or None (each window one document). Out: `[batch, seq, heads, head_dim]`. A layout may say that the
+queries are the last of the keys' positions only.
 
 - CPU: `blocked_attention` (FlexAttention has no backward pass there and varlen no kernel at all, torch 2.13).
 - CUDA, bfloat16 or float16, with documents: varlen flash attention.
@@ -12,12 +13,16 @@ In: q `[batch, seq, heads, head_dim]` already multiplied by its scale, k and v `
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from headwater.model.blocked_attention import blocked_attention
-from headwater.model.layout import BlockLayout
+
+if TYPE_CHECKING:
+    from headwater.model.layout import BlockLayout
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, layout: BlockLayout | None) -> Tensor:
@@ -27,7 +32,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, layout: BlockLayout | None) -> Tenso
         return blocked_attention(q, k, v, starts)
     if layout is not None and starts is not None and q.is_cuda and q.dtype in (torch.bfloat16, torch.float16):
         return _varlen(q, k, v, layout)
-    mask = layout.mask if layout is not None and starts is not None else None
+    mask = layout.mask if layout is not None and (starts is not None or layout.first_query) else None
     return scaled_dot_product(q, k, v, mask)
 
 
@@ -48,17 +53,16 @@ def scaled_dot_product(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> 
 def _varlen(q: Tensor, k: Tensor, v: Tensor, layout: BlockLayout) -> Tensor:
     from torch.nn.attention.varlen import varlen_attn
 
-    borders = layout.cumulative_lengths
     out = varlen_attn(
         q.flatten(0, 1),
         k.flatten(0, 1),
         v.flatten(0, 1),
-        borders,
-        borders,
+        layout.cumulative_lengths,
+        layout.cumulative_keys,
         layout.seq,  # an upper bound of the documents' lengths: the same number for every batch
         layout.seq,
         scale=1.0,
-        window_size=(-1, 0),  # causal
+        window_size=(-1, 0),  # causal; a document's last query is its last key, where it has fewer queries than keys
         enable_gqa=q.shape[2] != k.shape[2],
     )
     assert isinstance(out, Tensor)

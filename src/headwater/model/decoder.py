@@ -57,10 +57,12 @@ class Attention(nn.Module):
             q_bshe, k_bshe = self.q_norm(q_bshe), self.k_norm(k_bshe)
         scale = self.head_dim**-0.5  # on the queries' angles, which are few, rather than on the scores
         q_bshe, k_bshe = rotate(q_bshe, cos * scale, sin * scale), rotate(k_bshe, cos, sin)
-        if cache is None:
-            out_bshe = attend(q_bshe, k_bshe, v_bshe, layout)
-        else:
+        if cache is not None:
             out_bshe = cache.attend(self.layer, q_bshe, k_bshe, v_bshe)
+        elif layout is not None:
+            out_bshe = layout.attend(q_bshe, k_bshe, v_bshe)
+        else:
+            out_bshe = attend(q_bshe, k_bshe, v_bshe, None)
         return self.o_proj(out_bshe.reshape(batch, seq, -1))
 
 
@@ -153,7 +155,7 @@ class Decoder(nn.Module):
         if cache is not None:
             positions = positions.expand(x_bsd.shape[0], -1)
             cache.begin(positions)
-        cos, sin = self.rotary(positions)
+        cos, sin = self.rotary(positions, None if layout is None else layout.longest)
         for block in self.model.layers.values():
             x_bsd = block(x_bsd, cos, sin, layout, cache)
         return x_bsd if self.model.norm is None else self.model.norm(x_bsd)

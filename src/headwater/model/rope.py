@@ -90,23 +90,25 @@ class Rotary:
         self.dynamic = scaling.factor if scaling is not None and scaling.rope_type == "dynamic" else None
         self.base, self.dim, self.trained_length = config.rope_theta, config.head_dim, config.max_position_embeddings
 
-    def __call__(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """positions: integers [batch, seq]. Returns cos and sin, each float32 [batch, seq, head_dim]; sin is negative
-        in the first half, whose dimensions lose what the second half's gain."""
+    def __call__(self, positions: Tensor, longest: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """positions: integers [batch, seq]. longest: each row's largest position [batch, 1], where these are not all of
+        it. Returns cos and sin, each float32 [batch, seq, head_dim]; sin is negative in the first half, whose
+        dimensions lose what the second half's gain."""
         if self.dynamic is None:
             inv_freq = torch.tensor(self.inv_freq, dtype=torch.float32, device=positions.device)
         else:
-            inv_freq = self._dynamic(positions, self.dynamic)
+            longest = positions.amax(-1, keepdim=True) if longest is None else longest
+            inv_freq = self._dynamic(longest, self.dynamic)
         angles = positions[..., None].float() * inv_freq
         cos, sin = angles.cos() * self.attention_factor, angles.sin() * self.attention_factor
         return torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)
 
-    def _dynamic(self, positions: Tensor, factor: float) -> Tensor:
+    def _dynamic(self, longest: Tensor, factor: float) -> Tensor:
         """NTK-aware frequencies for each row's own longest position (`transformers` takes the batch's)."""
-        length = (positions.amax(-1, keepdim=True) + 1).clamp(min=self.trained_length)
+        length = (longest + 1).clamp(min=self.trained_length)
         stretch = (factor * length / self.trained_length) - (factor - 1)
         base = self.base * stretch ** (self.dim / (self.dim - 2))
-        exponents = torch.arange(0, self.dim, 2, dtype=torch.float32, device=positions.device) / self.dim
+        exponents = torch.arange(0, self.dim, 2, dtype=torch.float32, device=longest.device) / self.dim
         return (1.0 / (base[..., None] ** exponents)).float()
 
 
