@@ -1,0 +1,110 @@
+"""How a model is cut into stages, and which numbers of micro-batches a schedule takes."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from headwater.model import ModelConfig
+from headwater.parallel.config import INTERLEAVED, V_SHAPED, ParallelConfig
+from headwater.parallel.stages import least_micro_batches, micro_batch_choices, micro_batch_problem, of_rank, split
+from headwater.plan.stage_split import rank_of_stage, split_layers
+
+SCHEDULES = ("gpipe", "1f1b", *INTERLEAVED, *V_SHAPED)
+
+
+def layout(schedule: str, pp: int, virtual: int | None = None) -> ParallelConfig:
+    stages = virtual or (1 if schedule in ("gpipe", "1f1b") else 2)
+    return ParallelConfig.model_validate({"pp": pp, "schedule": schedule, "virtual_stages": stages})
+
+
+def model(layers: int, vocab: int = 256) -> ModelConfig:
+    return ModelConfig(
+        hidden_size=64, num_hidden_layers=layers, num_attention_heads=4, intermediate_size=128, vocab_size=vocab
+    )
+
+
+@given(st.integers(1, 200), st.integers(1, 16), st.integers(1, 4), st.floats(0, 6), st.booleans())
+def test_every_layer_is_in_one_stage_and_no_stage_is_empty(
+    layers: int, pp: int, chunks: int, head: float, v_shaped: bool
+) -> None:
+    chunks = 2 if v_shaped else chunks
+    assume(layers >= pp * chunks)
+    counts = split_layers(layers, pp=pp, chunks=chunks, head_units=head, v_shaped=v_shaped)
+    assert len(counts) == pp * chunks
+    assert sum(counts) == layers
+    assert min(counts) >= 1
+
+
+@given(st.integers(1, 200), st.integers(1, 16), st.integers(1, 4), st.floats(0, 6))
+def test_no_rank_could_give_a_layer_to_another_and_shorten_the_step(
+    layers: int, pp: int, chunks: int, head: float
+) -> None:
+    assume(layers >= pp * chunks)
+    counts = split_layers(layers, pp=pp, chunks=chunks, head_units=head)
+    loads = [0.0] * pp
+    for stage, count in enumerate(counts):
+        loads[rank_of_stage(stage, pp, chunks, v_shaped=False)] += count
+    loads[(len(counts) - 1) % pp] += head
+    heaviest = max(range(pp), key=lambda rank: loads[rank])
+    can_give = any(counts[stage] > 1 for stage in range(heaviest, len(counts), pp))
+    if can_give and pp > 1:
+        assert loads[heaviest] - min(loads) <= 1 + 1e-9
+
+
+def test_uneven_layers_and_a_heavy_head_are_balanced() -> None:
+    assert split_layers(5, pp=2, head_units=0.4) == (3, 2)
+    assert split_layers(5, pp=4, head_units=0.4) == (1, 1, 2, 1)
+    assert split_layers(32, pp=4, head_units=0.65) == (8, 8, 8, 8)
+    assert split_layers(32, pp=4, head_units=2.4) == (8, 9, 9, 6)  # Llama 3 8B, vocabulary 128,256
+    assert split_layers(10, pp=4, chunks=2, head_units=0.5) == (1, 1, 1, 1, 1, 2, 2, 1)
+
+
+def test_a_v_brings_the_last_stage_back_to_the_first_rank() -> None:
+    specs = split(model(8), layout("zbv", 4))
+    assert [spec.rank for spec in specs] == [0, 1, 2, 3, 3, 2, 1, 0]
+    assert [(s.index, s.first, s.last) for s in of_rank(specs, 0)] == [(0, True, False), (7, False, True)]
+    looped = split(model(8), layout("interleaved_1f1b", 4))
+    assert [spec.rank for spec in looped] == [0, 1, 2, 3, 0, 1, 2, 3]
+    assert specs[7].describe() == "stage 7 on rank 0: layer 7, head"
+
+
+def test_a_single_process_is_one_stage() -> None:
+    (whole,) = split(model(3), ParallelConfig())
+    assert (whole.layers, whole.first, whole.last) == (range(3), True, True)
+
+
+def test_more_stages_than_layers_are_refused() -> None:
+    with pytest.raises(ValueError, match="3 layers cannot fill 4 stages"):
+        split(model(3), layout("1f1b", 4))
+
+
+@pytest.mark.parametrize(
+    ("schedule", "pp", "fine", "wrong"),
+    [
+        ("gpipe", 4, [1, 2, 3, 4, 7], []),
+        ("1f1b", 4, [4, 5, 9], [1, 3]),
+        ("interleaved_1f1b", 4, [4, 8, 12], [2, 5, 6]),
+        ("interleaved_zero_bubble", 2, [2, 4, 6], [1, 3]),
+        ("zbv", 2, [4, 5, 6], [1, 3]),
+        ("dualpipev", 2, [4, 5, 6], [1, 3]),
+    ],
+)
+def test_the_micro_batches_a_schedule_takes(schedule: str, pp: int, fine: list[int], wrong: list[int]) -> None:
+    for number in fine:
+        assert micro_batch_problem(layout(schedule, pp), number) is None
+    for number in wrong:
+        problem = micro_batch_problem(layout(schedule, pp), number)
+        assert problem is not None
+        assert schedule in problem[0]
+        assert str(number) in problem[0]
+
+
+@given(st.sampled_from(SCHEDULES), st.integers(2, 5), st.integers(1, 48))
+def test_choices_are_the_divisors_a_schedule_takes(schedule: str, pp: int, rows: int) -> None:
+    parallel = layout(schedule, pp)
+    for size in micro_batch_choices(parallel, rows):
+        assert rows % size == 0
+        assert rows // size >= least_micro_batches(parallel)
+        assert micro_batch_problem(parallel, rows // size) is None
