@@ -103,10 +103,10 @@ def test_the_model_follows_the_samples_and_the_tokenizer_the_model() -> None:
         ("train: {steps: 5, schedule: {warmup_steps: 9}}", "the warm-up takes 9 steps but its schedule covers only 5"),
         ("parallel: {tp: 3}", "model.num_attention_heads 8 does not divide over tp 3"),
         ("parallel: {pp: 16}", "pp 16 x 1 stages need 16 layers; the model has 8"),
-        ("parallel: {cp: 3}", "train.seq_len 1,024 does not divide over cp 3"),
+        ("parallel: {cp: 3}", "train.seq_len: 1,024 tokens do not divide into 6 pieces for cp 3"),
         (
             "train: {tokens: 1e6, phases: [{name: a, share: 1, seq_len: 512, global_batch: 64}]}\nparallel: {cp: 1024}",
-            "train.phases[0].seq_len 512 does not divide over cp 1024",
+            "train.phases[0].seq_len: 512 tokens do not divide into 2,048 pieces for cp 1,024",
         ),
         ("parallel: {dp_shard: 5}", "global batch 32 does not divide over 5 data-parallel ranks"),
         ("parallel: {dp_shard: 4, micro_batch: 3}", "is not a multiple of micro_batch 3"),

@@ -17,6 +17,8 @@ from headwater.core.config import Section, field
 
 Schedule = Literal["gpipe", "1f1b", "interleaved_1f1b", "interleaved_zero_bubble", "zbv", "dualpipev"]
 
+ContextMethod = Literal["auto", "ulysses", "all_gather"]
+
 INTERLEAVED: tuple[str, ...] = ("interleaved_1f1b", "interleaved_zero_bubble")
 V_SHAPED: tuple[str, ...] = ("zbv", "dualpipev")
 
@@ -61,6 +63,10 @@ class ParallelConfig(Section):
         1, kind="operational", unit="ranks", ge=1, aliases=("context_parallel_size", "context_parallel_degree")
     )
     """Context parallelism: ranks that share each sequence. Divides `train.seq_len`."""
+    cp_method: ContextMethod = field("auto", kind="operational", aliases=("context_parallel_method",))
+    """How ranks that share a sequence attend over all of it. ulysses: they exchange columns for heads; query and
+    key-value heads (of a tensor-parallel rank) divide by `cp`. all_gather: keys and values come to every rank; 2 x cp
+    divides `train.seq_len`. auto: ulysses where the heads divide. With `cp: 1` it has no effect."""
     zero_stage: int | None = field(None, kind="operational", ge=0, le=3, aliases=("zero_optimization.stage",))
     """What `dp_shard` ranks share: 0 nothing, 1 optimizer state, 2 also gradients, 3 also parameters. Null means 3
     where `dp_shard` is above 1, and 0 otherwise."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from headwater.core.errors import RecipeError
 from headwater.core.recipe import Loaded, RecipeProblems
 from headwater.core.recipe_canonical import Problem
+from headwater.parallel.context_method import choose_method, length_problem
 from headwater.pipeline.schema import Recipe
 
 BYTES_PER_PARAMETER = 16
@@ -65,9 +66,7 @@ def _contradictions(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
     for position, phase in enumerate(train.phases):
         if phase.seq_len is not None:
             lengths[f"train.phases[{position}].seq_len"] = phase.seq_len
-    for name, length in lengths.items():
-        if length % parallel.cp:
-            yield "parallel.cp", f"{name} {length:,} does not divide over cp {parallel.cp}", "lower parallel.cp"
+    yield from _context_problems(recipe, lengths)
     batches = {"train.global_batch": train.global_batch}
     for position, phase in enumerate(train.phases):
         if phase.global_batch is not None:
@@ -78,6 +77,21 @@ def _contradictions(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
         except ValueError as error:
             what, _, mend = str(error).partition("\n  mend: ")
             yield name, what, mend
+
+
+def _context_problems(recipe: Recipe, lengths: dict[str, int]) -> Iterator[tuple[str, str, str]]:
+    parallel, model = recipe.parallel, recipe.model
+    if parallel.cp == 1:
+        return
+    try:
+        method, _ = choose_method(parallel, heads=model.num_attention_heads, kv_heads=model.num_key_value_heads)
+    except ValueError as error:
+        what, _, mend = str(error).partition("\n  mend: ")
+        yield "parallel.cp_method", what, mend
+        return
+    for name, length in lengths.items():
+        if (problem := length_problem(parallel, length, method)) is not None:
+            yield "parallel.cp", f"{name}: {problem}", "lower parallel.cp, or change the length"
 
 
 def _plan_problem(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
