@@ -16,8 +16,9 @@ import pytest
 import torch
 
 from headwater.core.errors import CorruptArtifactError, DiskSpaceError
-from headwater.train.checkpoint import CheckpointStore, load_checkpoint
+from headwater.train.checkpoint import CheckpointStore
 from headwater.train.checkpoint_format import INDEX, empty_tensors, read_tensors, tensor_names
+from headwater.train.checkpoint_load import load_checkpoint
 from headwater.train.run_folder import list_checkpoints
 
 

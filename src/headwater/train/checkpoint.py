@@ -1,7 +1,7 @@
 """The checkpoint store of a run: a checkpoint is there and whole, or it is not there.
 
-In: tensors by name, JSON state. Out: `checkpoints/step-00000100/` with `tensors.json` and DCP's data files,
-`state.json`, and `manifest.json` with every file's SHA-256, written last. A save writes into
+In: tensors by name (whole or sharded), JSON state. Out: `checkpoints/step-00000100/` with `tensors.json` and DCP's data
+files, `state.json`, and `manifest.json` with every file's SHA-256, written last. A save writes into
 `step-00000100.partial/`, hashes, syncs, renames, and only then moves the pointer and deletes what retention lets go.
 A process killed anywhere leaves the earlier checkpoints as they were.
 
@@ -10,103 +10,112 @@ A process killed anywhere leaves the earlier checkpoints as they were.
 
 With `asynchronous=True` training waits for a copy in memory; the rest happens in a thread, whose errors are raised by
 the next call. Loading checks every hash and falls back, loudly, to the checkpoint before.
+
+With several ranks every method is collective, over a group that nothing else uses. With `ephemeral` there is a second
+tier: a folder on fast storage whose checkpoints come often, are few, and may be gone after a crash of the machine.
 """
 
 from __future__ import annotations
 
-import os
 import shutil
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
+from torch import Tensor
 
-from headwater.core.errors import CorruptArtifactError, DiskSpaceError
-from headwater.core.files import atomic_write, disk_errors, free_bytes, fsync_dir, sha256_file, temp_path
-from headwater.core.jsonl import canonical_json, parse_json, pretty_json
-from headwater.train.checkpoint_format import write_tensors
-from headwater.train.run_folder import (
-    MANIFEST,
-    MEND_CHECKPOINT,
-    POINTER,
-    CheckpointRef,
-    checkpoint_name,
-    list_checkpoints,
-)
+from headwater.core.errors import CorruptArtifactError
+from headwater.core.jsonl import canonical_json, parse_json
+from headwater.parallel.agreement import Ranks
+from headwater.train.checkpoint_commit import SaveReport, Tier, newest_first, write_checkpoint
+from headwater.train.checkpoint_load import LoadedCheckpoint, load_checkpoint
+from headwater.train.checkpoint_pieces import Staging, pieces_of
+from headwater.train.run_folder import CheckpointRef
 
-STATE = "state.json"
-PARTIAL = ".partial"
-TRASH = ".trash"
 CORRUPT = ".corrupt"
-FORMAT = 1
 
 Warn = Callable[[str], None]
 
 
-@dataclass(frozen=True)
-class LoadedCheckpoint:
-    """A verified checkpoint: its state has been read, its tensors have not (see `read_tensors`)."""
-
-    ref: CheckpointRef
-    state: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class SaveReport:
-    """What a finished save cost."""
-
-    step: int
-    bytes: int
-    seconds: float
-
-
 class CheckpointStore:
-    """Checkpoints of one run. One writer: the run's lock is held by whoever makes one to save with."""
+    """Checkpoints of one run. One writer: the run's lock is held by whoever makes one to save with.
+
+    `ranks` share the work (default: this process alone). `ephemeral` is the folder of the second tier, which keeps its
+    newest checkpoint only. Raises UserError if a folder is not the same one for all ranks.
+    """
 
     def __init__(
-        self, folder: Path, *, run_id: str = "", keep: int = 2, permanent_every: int | None = None, warn: Warn = print
+        self,
+        folder: Path,
+        *,
+        run_id: str = "",
+        keep: int = 2,
+        permanent_every: int | None = None,
+        ephemeral: Path | None = None,
+        warn: Warn = print,
+        ranks: Ranks | None = None,
     ) -> None:
         self.folder = folder
         self._run_id = run_id
-        self._keep = keep
-        self._permanent_every = permanent_every
+        self._ranks = ranks or Ranks()
+        self._durable = Tier(folder, keep, permanent_every)
+        self._ephemeral = Tier(ephemeral, 1, ephemeral=True) if ephemeral is not None else None
         self._warn = warn
+        self._staging = Staging()
         self._executor: ThreadPoolExecutor | None = None
         self._pending: Future[SaveReport] | None = None
         self._reports: list[SaveReport] = []
+        self._ranks.check_shared(folder, "the run's folder")
+        if ephemeral is not None:
+            self._ranks.check_shared(ephemeral, "train.checkpoint.ephemeral_dir")
+
+    @property
+    def _tiers(self) -> list[Tier]:
+        return [self._durable] if self._ephemeral is None else [self._durable, self._ephemeral]
 
     # Saving.
 
     def save(
         self,
         step: int,
-        tensors: dict[str, torch.Tensor],
+        tensors: Mapping[str, Tensor],
         state: dict[str, Any],
         *,
         facts: dict[str, Any] | None = None,
         asynchronous: bool = False,
+        ephemeral: bool = False,
         before_commit: Callable[[], None] | None = None,
     ) -> None:
-        """Save one checkpoint. `facts` go into the manifest (lineage); `before_commit` runs just before it is made
-        visible, in the same thread (syncing the metrics that stand on it).
+        """Save one checkpoint: this rank's part of `tensors`, rank 0's `state`. `facts` go into the manifest
+        (lineage); `before_commit` runs on rank 0 just before it is made visible, in the same thread (syncing the
+        metrics that stand on it).
 
         Raises DiskSpaceError when it does not fit; earlier checkpoints stay. An asynchronous save waits for the one
         before it, and its errors are raised by the next `save`, `poll` or `wait`.
         """
+        tier = self._ephemeral if ephemeral else self._durable
+        if tier is None:
+            raise ValueError("the store has no ephemeral tier")
         self.wait()
         state = parse_json(canonical_json(state))  # a copy, and an error here rather than in the thread
+        pieces = pieces_of(tensors)
+        facts = {**(facts or {}), "run": self._run_id}
         if not asynchronous:
-            self._reports.append(self._write(step, tensors, state, facts or {}, before_commit))
+            self._reports.append(write_checkpoint(tier, step, pieces, state, facts, before_commit, self._ranks))
             return
-        copies = {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
+        staged = self._staging.copy(pieces)
         if self._executor is None:
             self._executor = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
-        self._pending = self._executor.submit(self._write, step, copies, state, facts or {}, before_commit)
+        self._pending = self._executor.submit(
+            write_checkpoint, tier, step, staged, state, facts, before_commit, self._ranks
+        )
+
+    @property
+    def idle(self) -> bool:
+        """Whether no save is running on this rank. Ranks see the end of a save at different moments: those that train
+        together agree on it before they call `poll`, so that an error is raised at the same step everywhere."""
+        return self._pending is None or self._pending.done()
 
     def poll(self) -> list[SaveReport]:
         """Saves finished since the last call; raises the error of a failed one."""
@@ -130,157 +139,49 @@ class CheckpointStore:
                 self._executor.shutdown()
                 self._executor = None
 
-    def _write(
-        self,
-        step: int,
-        tensors: dict[str, torch.Tensor],
-        state: dict[str, Any],
-        facts: dict[str, Any],
-        before_commit: Callable[[], None] | None,
-    ) -> SaveReport:
-        started = time.perf_counter()
-        self.folder.mkdir(parents=True, exist_ok=True)
-        final = self.folder / checkpoint_name(step)
-        partial = final.with_name(final.name + PARTIAL)
-        needed = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
-        try:
-            with disk_errors(partial):
-                shutil.rmtree(partial, ignore_errors=True)
-                partial.mkdir()
-                write_tensors(tensors, partial)
-                atomic_write(partial / STATE, pretty_json(state))
-                permanent = bool(self._permanent_every) and step % (self._permanent_every or 1) == 0
-                files = {
-                    path.name: {"sha256": sha256_file(path), "bytes": path.stat().st_size}
-                    for path in sorted(partial.iterdir())
-                }
-                manifest = {
-                    **facts,
-                    "format": FORMAT,
-                    "run": self._run_id,
-                    "step": step,
-                    "permanent": permanent,
-                    "files": files,
-                }
-                atomic_write(partial / MANIFEST, pretty_json(manifest))
-                fsync_dir(partial)
-                if before_commit is not None:
-                    before_commit()
-                # All that are there, not only those the pointer names: one that was committed just before a kill must
-                # now get its place behind this one, or it would count as the newest for ever.
-                older = [ref.name for ref in list_checkpoints(self.folder) if ref.name != final.name]
-                if final.exists():  # of the same step, before a rewind; the others are still there
-                    self._point(older)
-                    self._discard(final)
-                partial.rename(final)
-                fsync_dir(self.folder)
-                self._point([final.name, *older])
-                written = sum(path.stat().st_size for path in final.iterdir())
-        except BaseException as error:
-            shutil.rmtree(partial, ignore_errors=True)
-            if isinstance(error, OSError) and _is_full(self.folder, needed):
-                raise DiskSpaceError(
-                    f"the checkpoint of step {step} does not fit: it needs about {needed / 1e9:,.2f} GB and "
-                    f"{free_bytes(self.folder) / 1e9:,.2f} GB are free; the checkpoints before it are intact",
-                    where=str(self.folder),
-                    mend="free some space, then run again: training goes on from the newest checkpoint",
-                ) from error
-            raise
-        self._retain()
-        return SaveReport(step, written, time.perf_counter() - started)
-
-    def _point(self, names: list[str]) -> None:
-        present = [name for name in names if (self.folder / name).is_dir()]
-        atomic_write(self.folder / POINTER, canonical_json({"newest_first": present}))
-
-    def _retain(self) -> None:
-        """Delete all but the last `keep` and, of the others, the permanent ones."""
-        for ref in list_checkpoints(self.folder)[self._keep :]:
-            with suppress(CorruptArtifactError):
-                if ref.manifest().get("permanent"):
-                    continue
-            self._discard(ref.path)
-
-    def _discard(self, path: Path) -> None:
-        """Take a checkpoint away at once, then delete it: a kill in between leaves no half checkpoint."""
-        trash = path.with_name(f"{path.name}{TRASH}")
-        shutil.rmtree(trash, ignore_errors=True)
-        path.rename(trash)
-        shutil.rmtree(trash, ignore_errors=True)
-
     def clean(self) -> None:
         """Remove what a kill left behind: half-written and half-deleted checkpoints."""
-        for path in self.folder.glob("step-*") if self.folder.is_dir() else ():
-            if path.name.endswith((PARTIAL, TRASH)):
-                shutil.rmtree(path, ignore_errors=True)
+
+        def clean() -> None:
+            for tier in self._tiers:
+                tier.clean()
+
+        self._ranks.on_first(clean)
 
     # Loading.
 
     def newest_good(self) -> LoadedCheckpoint | None:
-        """The newest checkpoint whose every byte is as it was written, or None if none was ever committed.
+        """The newest checkpoint, of either tier, whose every byte is as it was written, or None if none was ever
+        committed. All ranks get the same one.
 
         A damaged one is reported, set aside as `step-N.corrupt` and the one before is tried. Raises
         CorruptArtifactError if there are checkpoints but none is whole: starting over must be a person's decision.
         """
-        refs = list_checkpoints(self.folder)
+        refs = self._ranks.on_first(lambda: newest_first(self._tiers))
         for ref in refs:
             try:
-                return load_checkpoint(ref)
+                return load_checkpoint(ref, self._ranks)
             except CorruptArtifactError as error:
-                aside = ref.path.with_name(ref.path.name + CORRUPT)
-                shutil.rmtree(aside, ignore_errors=True)
-                ref.path.rename(aside)
-                self._warn(
-                    f"CHECKPOINT {ref.name} IS DAMAGED ({error.where}: {error.what}); it is set aside as {aside.name} "
-                    "and the one before it is used"
-                )
-        damaged = sorted(self.folder.glob(f"step-*{CORRUPT}")) if self.folder.is_dir() else []
+                aside = self._ranks.on_first(lambda ref=ref: _set_aside(ref))  # type: ignore[misc]
+                if self._ranks.first:
+                    self._warn(
+                        f"CHECKPOINT {ref.name} IS DAMAGED ({error.where}: {error.what}); it is set aside as "
+                        f"{aside} and the one before it is used"
+                    )
+        damaged = self._ranks.on_first(
+            lambda: sum(1 for tier in self._tiers if tier.folder.is_dir() for _ in tier.folder.glob(f"step-*{CORRUPT}"))
+        )
         if refs or damaged:
             raise CorruptArtifactError(
-                f"none of the run's {len(refs) or len(damaged)} checkpoints is whole",
+                f"none of the run's {len(refs) or damaged} checkpoints is whole",
                 where=str(self.folder),
                 mend="restore one from a copy; to train again from the start, delete the run folder",
             )
         return None
 
 
-def load_checkpoint(ref: CheckpointRef) -> LoadedCheckpoint:
-    """Check every file against the manifest and read the state; CorruptArtifactError names the file that differs."""
-    manifest = ref.manifest()
-    if manifest.get("format") != FORMAT:
-        raise CorruptArtifactError(
-            f"format {manifest.get('format')}, this version reads {FORMAT}",
-            where=str(ref.path / MANIFEST),
-            mend="load it with the version of Headwater that wrote it",
-        )
-    for name, facts in manifest["files"].items():
-        path = ref.path / name
-        if not path.is_file():
-            raise CorruptArtifactError("file is missing", where=str(path), mend=MEND_CHECKPOINT)
-        size = path.stat().st_size
-        if size != facts["bytes"]:
-            what = f"{size:,} bytes instead of {facts['bytes']:,}"
-            raise CorruptArtifactError(what, where=str(path), mend=MEND_CHECKPOINT)
-        if sha256_file(path) != facts["sha256"]:
-            raise CorruptArtifactError("content has changed", where=str(path), mend=MEND_CHECKPOINT)
-    try:
-        return LoadedCheckpoint(ref, parse_json((ref.path / STATE).read_bytes()))
-    except (OSError, ValueError) as error:
-        raise CorruptArtifactError(
-            f"state cannot be read: {error}", where=str(ref.path / STATE), mend=MEND_CHECKPOINT
-        ) from error
-
-
-def _is_full(folder: Path, needed_bytes: int) -> bool:
-    """Whether a file of this size could not be written: torch reports a full disk in words that name no reason."""
-    if free_bytes(folder) < needed_bytes:
-        return True
-    probe = temp_path(folder / "probe")
-    try:
-        with open(probe, "xb") as file:
-            os.posix_fallocate(file.fileno(), 0, max(1, needed_bytes))
-        return False
-    except OSError:
-        return True
-    finally:
-        probe.unlink(missing_ok=True)
+def _set_aside(ref: CheckpointRef) -> str:
+    aside = ref.path.with_name(ref.path.name + CORRUPT)
+    shutil.rmtree(aside, ignore_errors=True)
+    ref.path.rename(aside)
+    return aside.name

@@ -10,13 +10,14 @@ not a tensor goes to `state.json`, and DCP is given tensors only; each tensor's 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 import torch.distributed.checkpoint as dcp
+from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.distributed.checkpoint.metadata import (
@@ -32,6 +33,8 @@ from torch.distributed.checkpoint.storage import WriteResult
 from headwater.core.errors import CorruptArtifactError
 from headwater.core.files import atomic_write
 from headwater.core.jsonl import canonical_json, parse_json
+from headwater.parallel.agreement import Ranks
+from headwater.train.checkpoint_pieces import Piece, PiecePlanner, pieces_of
 from headwater.train.run_folder import MEND_CHECKPOINT
 
 INDEX = "tensors.json"
@@ -48,7 +51,7 @@ _DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 class JsonIndexWriter(dcp.FileSystemWriter):
-    """DCP's file writer with the index as JSON. Files are synced by DCP before `finish`."""
+    """DCP's file writer with the index as JSON, written by rank 0. Files are synced by DCP before `finish`."""
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         places = {result.index: result.storage_data for ranks in results for result in ranks}
@@ -62,20 +65,36 @@ class JsonIndexReader(dcp.FileSystemReader):
         return read_index(Path(self.path))
 
 
-def write_tensors(tensors: dict[str, torch.Tensor], folder: Path) -> None:
-    """Write tensors (on any device, sharded or not) into `folder` from this process alone. OSError if that fails."""
-    tensors = dict(sorted(tensors.items()))  # equal state, equal bytes, however the dictionary came about
+def write_tensors(tensors: Mapping[str, Tensor | Piece], folder: Path, ranks: Ranks | None = None) -> None:
+    """Write tensors (on any device, sharded or not) into `folder`, each rank its own pieces in files of its own.
+
+    Collective over `ranks`; without them this process writes alone. Raises WriteFailed, on every rank, if it fails on
+    any: an OSError that says which rank could not write what.
+    """
+    pieces = {name: item for name, item in tensors.items() if isinstance(item, Piece)}
+    if not pieces:
+        pieces = pieces_of({name: item for name, item in tensors.items() if isinstance(item, Tensor)})
+    group = ranks.group if ranks is not None else None
     try:
         with _one_process():
             writer = JsonIndexWriter(folder, thread_count=1)
-            dcp.save(cast("dict[str, Any]", tensors), storage_writer=writer, no_dist=True)
+            dcp.save(
+                cast("dict[str, Any]", pieces),
+                storage_writer=writer,
+                planner=PiecePlanner(),
+                process_group=group,
+                no_dist=group is None,
+            )
     except CheckpointException as error:  # a BaseException: it would pass by every handler for Exception
-        cause = next(iter(error.failures.values()))[0]
-        raise OSError(f"tensors could not be written to {folder}: {cause}") from cause
+        rank, (cause, _) = min(error.failures.items())
+        where = "" if group is None else f" by rank {rank}"
+        raise WriteFailed(f"tensors could not be written to {folder}{where}: {cause}") from cause
 
 
-def read_tensors(folder: Path, targets: dict[str, torch.Tensor]) -> None:
-    """Fill the given tensors in place.
+def read_tensors(folder: Path, targets: dict[str, Tensor]) -> None:
+    """Fill the given tensors in place: plain ones, or DTensors of any layout, of which this rank reads only its part.
+
+    Not collective: each rank reads for itself, in whatever layout the checkpoint was written.
 
     KeyError for a name that the folder does not hold; CorruptArtifactError if the data cannot be read.
     """
@@ -94,6 +113,10 @@ def read_tensors(folder: Path, targets: dict[str, torch.Tensor]) -> None:
         ) from cause
 
 
+class WriteFailed(OSError):
+    """DCP could not write; every rank gets it at the same moment."""
+
+
 @contextmanager
 def _one_process() -> Iterator[None]:
     """No process group is what is meant here, so DCP's warning about it says nothing."""
@@ -102,7 +125,7 @@ def _one_process() -> Iterator[None]:
         yield
 
 
-def empty_tensors(folder: Path, prefix: str = "") -> dict[str, torch.Tensor]:
+def empty_tensors(folder: Path, prefix: str = "") -> dict[str, Tensor]:
     """Uninitialised CPU tensors of the stored shapes for all names that start with `prefix`, to be filled."""
     shapes = {k: v for k, v in read_index(folder).state_dict_metadata.items() if k.startswith(prefix)}
     return {

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from headwater.core.errors import InputError
-from headwater.train.checkpoint import load_checkpoint
 from headwater.train.checkpoint_format import empty_tensors, read_tensors
+from headwater.train.checkpoint_load import load_checkpoint
 from headwater.train.run_folder import MANIFEST, CheckpointRef, RunFolder
 
 WEIGHTS = "weights."
