@@ -8,12 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater.core.errors import RecipeError
-from headwater.model import Decoder, ModelConfig, init_weights
+from headwater.model import ModelConfig
+from headwater.parallel.mesh import Mesh
 from headwater.train import devices
+from headwater.train.batch import Batch
 from headwater.train.config import OptimizerConfig, PhaseConfig, TrainConfig
 from headwater.train.estimate import activation_bytes_per_token, choose_micro_batch, state_size
 from headwater.train.phases import plan_run
-from headwater.train.train_module import Batch, TrainModule
+from headwater.train.train_module import TrainModule
 
 SMALL = ModelConfig(
     hidden_size=64, num_hidden_layers=3, num_attention_heads=4, intermediate_size=176, vocab_size=500,
@@ -22,9 +24,8 @@ SMALL = ModelConfig(
 
 
 def stepped(config: TrainConfig) -> TrainModule:
-    model = Decoder(SMALL)
-    init_weights(model, 0)
-    module = TrainModule(model, config, device=torch.device("cpu"), precision="fp32", micro_batch=4)
+    mesh = Mesh.single(torch.device("cpu"))
+    module = TrainModule.build(SMALL, config, mesh=mesh, precision="fp32", micro_batch=4, seed=0)
     tokens = torch.arange(4 * 32).remainder(500).view(4, 32)
     module.train_step(1, Batch(tokens, tokens), lr_factor=1.0)
     return module

@@ -11,11 +11,13 @@ import torch
 from torch.nn import functional as F
 
 from headwater.core.errors import InputError
-from headwater.model import Decoder, ModelConfig, init_weights
+from headwater.model import ModelConfig
 from headwater.model.loss import IGNORE
+from headwater.parallel.mesh import Mesh
+from headwater.parallel.remat import checkpoint_blocks
+from headwater.train.batch import Batch
 from headwater.train.config import TrainConfig
-from headwater.train.remat import checkpoint_blocks
-from headwater.train.train_module import Batch, NonFiniteError, TrainModule
+from headwater.train.train_module import NonFiniteError, TrainModule
 from tests.train.conftest import TINY
 
 CPU = torch.device("cpu")
@@ -23,10 +25,9 @@ MODEL = ModelConfig(**TINY, vocab_size=300)
 
 
 def module(micro_batch: int = 8, precision: str = "fp32", **config: object) -> TrainModule:
-    decoder = Decoder(MODEL)
-    init_weights(decoder, seed=1)
     train = TrainConfig(steps=10, **config)
-    return TrainModule(decoder, train, device=CPU, precision=precision, micro_batch=micro_batch)  # type: ignore[arg-type]
+    mesh = Mesh.single(CPU)
+    return TrainModule.build(MODEL, train, mesh=mesh, precision=precision, micro_batch=micro_batch, seed=1)  # type: ignore[arg-type]
 
 
 def uneven_batch(rows: int = 8, seq: int = 48, seed: int = 0) -> Batch:

@@ -19,7 +19,7 @@ three matrix products.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -52,6 +52,22 @@ class CrossEntropy:
     """Scalar int64: valid tokens."""
     per_token: Tensor | None
     """Cross-entropy of each token, shaped as the targets, no gradient; 0 where ignored. None unless asked for."""
+    correct: Tensor | None = None
+    """Scalar int64: valid tokens whose target has the largest logit (another may have the same). None unless asked
+    for."""
+
+
+class VocabularyPart(Protocol):
+    """Rows of a head that is shared by several processes, and how figures of a token come together over all rows."""
+
+    first: int
+    """Token id of the first row that is here."""
+
+    def maximum_(self, values: Tensor) -> None:
+        """Replace values by their largest over all parts."""
+
+    def sum_(self, values: Tensor) -> None:
+        """Replace values by their sum over all parts."""
 
 
 def chunk_tokens(vocabulary: int, device: torch.device) -> int:
@@ -69,12 +85,19 @@ def cross_entropy(
     z_loss: float = 0.0,
     per_token: bool = False,
     chunk: int | None = None,
+    bias: Tensor | None = None,
+    sparse: bool = False,
+    accuracy: bool = False,
+    part: VocabularyPart | None = None,
 ) -> CrossEntropy:
-    """Sum of cross-entropies of `softmax(hidden @ weight.T)` against targets.
+    """Sum of cross-entropies of `softmax(hidden @ weight.T + bias)` against targets.
 
     hidden: float [..., d]; weight: float [rows, d]; targets: int64 [...], `-100` to ignore; vocab_size: rows beyond it
     are padding and take no part. z_loss: adds this times the sum of log(Z)^2 (PaLM, arXiv 2204.02311, section 5: 1e-4),
-    which keeps logits from drifting. chunk: tokens at once (None: about 8 MB of logits on a CPU).
+    which keeps logits from drifting. chunk: tokens at once (None: about 8 MB of logits on a CPU). bias:
+    float [rows]. sparse: most targets are ignored, so pick the others first (waits for a GPU). accuracy: also count
+    `correct`. part: weight (and bias) are only some rows of the head; targets and vocab_size are those of the whole,
+    results equal on all parts, and gradients each part's own share.
 
     Under autocast the products are made in autocast's dtype. Targets outside the vocabulary raise IndexError on CPUs.
     """
@@ -85,8 +108,16 @@ def cross_entropy(
     vocab = weight.shape[0] if vocab_size is None else vocab_size
     _check_targets(flat_targets, vocab)
     chunk = chunk or chunk_tokens(weight.shape[0], hidden.device)
-    total, nats, losses = _Fused.apply(flat, weight, flat_targets, vocab, z_loss, chunk, product_dtype(hidden))
-    return CrossEntropy(total, nats, (flat_targets != IGNORE).sum(), losses.view(targets.shape) if per_token else None)
+    valid = flat_targets != IGNORE
+    if sparse:
+        flat, flat_targets = flat[valid], flat_targets[valid]
+    dtype = product_dtype(hidden)
+    total, nats, losses, hits = _Fused.apply(flat, weight, bias, flat_targets, vocab, z_loss, chunk, dtype, part)
+    if sparse and per_token:
+        losses = losses.new_zeros(valid.shape).masked_scatter_(valid, losses)
+    return CrossEntropy(
+        total, nats, valid.sum(), losses.view(targets.shape) if per_token else None, hits if accuracy else None
+    )
 
 
 def _check_targets(targets: Tensor, vocab: int) -> None:
@@ -99,29 +130,35 @@ def _check_targets(targets: Tensor, vocab: int) -> None:
 
 
 class _Fused(torch.autograd.Function):
-    """hidden [n, d], weight [rows, d], targets [n] -> (total, nats, losses [n])."""
+    """hidden [n, d], weight [rows, d], bias [rows] or None, targets [n] -> (total, nats, losses [n], hits)."""
 
     @staticmethod
     def forward(
         ctx: Any,
         hidden: Tensor,
         weight: Tensor,
+        bias: Tensor | None,
         targets: Tensor,
         vocab: int,
         z_loss: float,
         chunk: int,
         dtype: torch.dtype,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        need_hidden, need_weight = ctx.needs_input_grad[:2]
+        part: VocabularyPart | None,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        need_hidden, need_weight, need_bias = ctx.needs_input_grad[:3]
         with torch.autocast(hidden.device.type, enabled=False):
             h, w = hidden.to(dtype), weight.to(dtype)
+            b = None if bias is None else bias.to(dtype)
             wide = torch.promote_types(dtype, torch.float32)
             gain = _HALF_SCALE if dtype == torch.float16 else 1.0
             (n, d), rows = h.shape, w.shape[0]
+            vocab = vocab if part is None else min(max(vocab - part.first, 0), rows)  # of the rows here
             losses = h.new_empty(n, dtype=wide)
             z_squares = h.new_zeros((), dtype=wide)
+            hits = targets.new_zeros((), dtype=torch.int64)
             grad_h = torch.empty_like(h) if need_hidden else None
             grad_w = h.new_zeros(rows, d, dtype=wide) if need_weight else None
+            grad_b = h.new_zeros(rows, dtype=wide) if need_bias else None
             size = min(chunk, n)
             logits_buffer = h.new_empty(size, rows)
             wide_buffer = logits_buffer if dtype == wide else h.new_empty(size, rows, dtype=wide)
@@ -129,20 +166,34 @@ class _Fused(torch.autograd.Function):
                 end = min(start + chunk, n)
                 logits, e = logits_buffer[: end - start], wide_buffer[: end - start]
                 torch.mm(h[start:end], w.t(), out=logits)
+                if b is not None:
+                    logits += b
                 if vocab < rows:
                     logits[:, vocab:] = float("-inf")
                 ignored = targets[start:end, None] == IGNORE
                 target = targets[start:end, None].masked_fill(ignored, 0)
+                elsewhere = None
+                if part is not None:
+                    target = target - part.first
+                    elsewhere = (target < 0) | (target >= rows)
+                    target = target.masked_fill(elsewhere, 0)
                 # log Z with the largest logit taken out; e becomes exp(logits - largest).
                 largest = logits.amax(-1, keepdim=True).to(wide)
                 own = logits.gather(1, target).to(wide)
+                if part is not None:
+                    part.maximum_(largest)
                 z = e.copy_(logits).sub_(largest).exp_().sum(-1, keepdim=True)
+                if part is not None and elsewhere is not None:
+                    both = torch.stack((own.masked_fill_(elsewhere, 0), z))
+                    part.sum_(both)
+                    own, z = both.unbind()
+                hits += ((own == largest) & ~ignored).sum()
                 log_z = z.log() + largest
                 loss = (log_z - own).masked_fill_(ignored, 0)
                 losses[start:end] = loss[:, 0]
                 if z_loss:
                     z_squares += log_z.square().masked_fill_(ignored, 0).sum()
-                if grad_h is None and grad_w is None:
+                if grad_h is None and grad_w is None and grad_b is None:
                     continue
                 # d total / d logits = p (1 + 2 z_loss log Z) - 1 at the target, 0 for ignored tokens.
                 valid = (~ignored).to(wide) * gain
@@ -150,9 +201,13 @@ class _Fused(torch.autograd.Function):
                 if z_loss:
                     share *= 1 + 2 * z_loss * log_z
                 grad = logits.copy_(e.mul_(share))
+                if elsewhere is not None:
+                    valid = valid.masked_fill(elsewhere, 0)
                 grad.scatter_add_(1, target, -valid.to(dtype))
                 if grad_h is not None:
                     torch.mm(grad, w, out=grad_h[start:end])
+                if grad_b is not None:
+                    grad_b += grad.sum(0, dtype=wide)
                 if grad_w is not None:
                     if dtype == wide:
                         grad_w.addmm_(grad.t(), h[start:end])
@@ -160,18 +215,15 @@ class _Fused(torch.autograd.Function):
                         grad_w += torch.mm(grad.t(), h[start:end])
             nats = losses.sum()
             total = nats + z_loss * z_squares if z_loss else nats.clone()
-        ctx.save_for_backward(grad_h, grad_w)
-        ctx.gain, ctx.dtypes = gain, (hidden.dtype, weight.dtype)
-        ctx.mark_non_differentiable(nats, losses)
-        return total, nats, losses
+        ctx.save_for_backward(grad_h, grad_w, grad_b)
+        ctx.gain, ctx.dtypes = gain, (hidden.dtype, weight.dtype, None if bias is None else bias.dtype)
+        ctx.mark_non_differentiable(nats, losses, hits)
+        return total, nats, losses, hits
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        grad_h, grad_w = ctx.saved_tensors
         factor = grad / ctx.gain
-        if grad_h is not None:
-            grad_h = (grad_h * factor).to(ctx.dtypes[0])
-        if grad_w is not None:
-            grad_w = (grad_w * factor).to(ctx.dtypes[1])
-        return grad_h, grad_w, None, None, None, None, None
+        found = zip(ctx.saved_tensors, ctx.dtypes, strict=True)
+        gradients = [None if made is None else (made * factor).to(dtype) for made, dtype in found]
+        return (*gradients, None, None, None, None, None, None)

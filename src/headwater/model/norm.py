@@ -30,10 +30,15 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        dtype = product_dtype(x)
-        if torch.compiler.is_compiling() or x.device.type != "cpu":  # both have a fused kernel of their own
-            return F.rms_norm(x, self.weight.shape, self.weight, self.eps).to(dtype)
-        return _FewPasses.apply(x, self.weight, self.eps, dtype)
+        return rms_norm(x, self.weight, self.eps)
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """RMSNorm of x [..., size] with weight [size]; the shape of x back."""
+    dtype = product_dtype(x)
+    if torch.compiler.is_compiling() or x.device.type != "cpu":  # both have a fused kernel of their own
+        return F.rms_norm(x, weight.shape, weight, eps).to(dtype)
+    return _FewPasses.apply(x, weight, eps, dtype)
 
 
 class _FewPasses(torch.autograd.Function):

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from headwater.parallel.slices import copy_full_, local, shaped_like
 from headwater.train.config import AveragingConfig
 
 MEAN = "mean."
@@ -48,8 +49,8 @@ class WeightAveraging:
         elif not self._ema:
             self._ema = self._copy()
         else:
-            weights = [parameter.detach() for parameter in self._parameters.values()]
-            torch._foreach_lerp_(list(self._ema.values()), weights, 1.0 - config.decay)
+            weights = [local(parameter) for parameter in self._parameters.values()]
+            torch._foreach_lerp_([local(mean) for mean in self._ema.values()], weights, 1.0 - config.decay)
 
     def _copy(self) -> dict[str, Tensor]:
         return {name: parameter.detach().clone() for name, parameter in self._parameters.items()}
@@ -70,13 +71,13 @@ class WeightAveraging:
         kept = self._copy()
         with torch.no_grad():
             for name, parameter in self._parameters.items():
-                parameter.copy_(mean[name])
+                copy_full_(parameter, mean[name])
         try:
             yield
         finally:
             with torch.no_grad():
                 for name, parameter in self._parameters.items():
-                    parameter.copy_(kept[name])
+                    copy_full_(parameter, kept[name])
 
     def tensors(self) -> dict[str, Tensor]:
         """What a checkpoint keeps. The mean is always among it, so that weights can be read from it alone."""
@@ -91,12 +92,12 @@ class WeightAveraging:
         if self._config.name == "ema":
             for name, parameter in self._parameters.items():
                 if MEAN + name in tensors:
-                    self._ema[name] = tensors[MEAN + name].to(parameter.device)
+                    self._ema[name] = shaped_like(tensors[MEAN + name], parameter)
             return
         indices = sorted({int(key.split(".")[1]) for key in tensors if key.startswith(SNAPSHOT)})
         for index in indices:
             self._snapshots.append(
-                {name: tensors[f"{SNAPSHOT}{index}.{name}"].to(p.device) for name, p in self._parameters.items()}
+                {name: shaped_like(tensors[f"{SNAPSHOT}{index}.{name}"], p) for name, p in self._parameters.items()}
             )
 
 

@@ -20,7 +20,8 @@ from headwater.core.errors import InputError
 from headwater.dataset import DomainStream, Loader, StepOrder, TokenDataset
 from headwater.dataset.loader import Batch as LoadedBatch
 from headwater.dataset.loader import positions_of
-from headwater.train.train_module import IGNORE, Batch
+from headwater.model.loss import IGNORE
+from headwater.train.batch import Batch
 
 
 class RunData:

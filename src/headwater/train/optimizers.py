@@ -8,11 +8,13 @@ In: an `OptimizerConfig` and a model. Out: one `torch.optim.Optimizer`. Its stat
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from headwater.parallel.slices import shaped_like
 from headwater.train.config import OptimizerConfig
 from headwater.train.muon import MuonAdamW
 
@@ -26,18 +28,19 @@ def clean_name(name: str) -> str:
     return name.replace("_orig_mod.", "").replace("_checkpoint_wrapped_module.", "")
 
 
-def named_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
-    """Trainable parameters by clean name; a tied one appears once."""
-    return {clean_name(name): p for name, p in model.named_parameters() if p.requires_grad}
+def named_parameters(*models: nn.Module) -> dict[str, nn.Parameter]:
+    """Trainable parameters of a model, or of some stages of one, by clean name; a tied one appears once."""
+    return {clean_name(name): p for model in models for name, p in model.named_parameters() if p.requires_grad}
 
 
-def embedding_names(model: nn.Module) -> set[str]:
+def embedding_names(*models: nn.Module) -> set[str]:
     """Names of the parameters that look tokens up or score them: embeddings and the output head."""
-    ids = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
-    head = getattr(model, "lm_head_weight", None)
-    if head is not None:
-        ids.add(id(head))
-    return {name for name, parameter in named_parameters(model).items() if id(parameter) in ids}
+    modules = [m for model in models for m in model.modules()]
+    ids = {id(m.weight) for m in modules if isinstance(m, nn.Embedding)}
+    for model in models:
+        with suppress(AssertionError):  # a stage in the middle of a pipeline has no head
+            ids.add(id(getattr(model, "lm_head_weight", None)))
+    return {name for name, parameter in named_parameters(*models).items() if id(parameter) in ids}
 
 
 def adamw_lr(config: OptimizerConfig) -> float:
@@ -49,12 +52,14 @@ def adamw_lr(config: OptimizerConfig) -> float:
     return config.lr if config.muon_scale == "rms" else config.lr * SPECTRAL_ADAMW_RATIO
 
 
-def build_optimizer(config: OptimizerConfig, model: nn.Module, *, bf16: bool = False) -> torch.optim.Optimizer:
-    """Groups: hidden matrices, embeddings and head, and everything with fewer than two dimensions (never decayed).
+def build_optimizer(config: OptimizerConfig, *models: nn.Module, bf16: bool = False) -> torch.optim.Optimizer:
+    """The optimizer of a model, or of some stages of one.
+
+    Groups: hidden matrices, embeddings and head, and everything with fewer than two dimensions (never decayed).
 
     `bf16`: let Muon orthogonalise in bf16 (the state stays as the parameters are).
     """
-    parameters, embeddings = named_parameters(model), embedding_names(model)
+    parameters, embeddings = named_parameters(*models), embedding_names(*models)
     matrices = [p for name, p in parameters.items() if p.ndim >= 2 and name not in embeddings]
     lookups = [p for name, p in parameters.items() if name in embeddings]
     rest = [p for name, p in parameters.items() if p.ndim < 2 and name not in embeddings]
@@ -106,8 +111,11 @@ def state_tensors(optimizer: torch.optim.Optimizer, parameters: dict[str, nn.Par
 def load_state_tensors(
     optimizer: torch.optim.Optimizer, parameters: dict[str, nn.Parameter], tensors: dict[str, Tensor]
 ) -> None:
-    """Put back what `state_tensors` gave; slots move to their parameter's device. KeyError for an unknown name."""
+    """Put back what `state_tensors` gave, sharded as its parameter or whole; slots move to the parameter's device.
+
+    KeyError for an unknown name.
+    """
     optimizer.state.clear()
     for key, tensor in tensors.items():
         name, _, slot = key.rpartition("/")
-        optimizer.state[parameters[name]][slot] = tensor.to(parameters[name].device)
+        optimizer.state[parameters[name]][slot] = shaped_like(tensor, parameters[name])

@@ -25,9 +25,10 @@ from headwater.core.jsonl import plain_json
 from headwater.core.locks import FolderLock
 from headwater.core.progress import SILENT, Reporter
 from headwater.dataset import StepOrder, TokenDataset
-from headwater.model import Decoder, ModelConfig, init_weights, keep_freed_memory
+from headwater.model import ModelConfig, keep_freed_memory
 from headwater.monitor import MonitorConfig
 from headwater.monitor.record import cut_after
+from headwater.parallel.mesh import Mesh
 from headwater.tokenizer import Tokenizer
 from headwater.train import announce, devices, estimate
 from headwater.train.callbacks import Callback
@@ -237,10 +238,13 @@ class _Run:
         seed_everything(self.seed)
         if self.device.type == "cpu":
             keep_freed_memory()
-        decoder = Decoder(self.model)
-        init_weights(decoder, self.seed)
-        module = TrainModule(
-            decoder, self.config, device=self.device, precision=self.precision, micro_batch=self.micro_batch
+        module = TrainModule.build(
+            self.model,
+            self.config,
+            mesh=Mesh.single(self.device),
+            precision=self.precision,
+            micro_batch=self.micro_batch,
+            seed=self.seed,
         )
         data = RunData(self.dataset, self.order, document_mask=self.config.document_mask)
         trainer = Trainer(

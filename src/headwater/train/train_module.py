@@ -1,10 +1,11 @@
 """The mathematics of a step: forward, loss, backward, gradient norm, clipping, update, averaging.
 
-In: a model, its configuration, batches. Out: `StepOutcome`s, and the state as tensors by name. The loss is the sum of
-cross-entropies over the whole batch divided by the number of its predicted tokens, however it is cut into
-micro-batches. The gradient norm is global, unscaled and taken before clipping.
+In: this rank's stages of a model, its place in the layout, batches. Out: `StepOutcome`s, equal on all ranks, and the
+state as tensors by name. The loss is the sum of cross-entropies over the whole batch of all ranks divided by the number
+of its predicted tokens, however it is cut. The gradient norm is global, unscaled and taken before clipping.
 
-    module = TrainModule(model, TrainConfig(steps=10), device=torch.device("cpu"), precision="fp32", micro_batch=8)
+    module = TrainModule.build(model, TrainConfig(steps=10), mesh=Mesh.single(torch.device("cpu")), precision="fp32",
+                               micro_batch=8, seed=0)
     outcome = module.train_step(1, batch, lr_factor=1.0)
 """
 
@@ -12,19 +13,27 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from headwater.core.errors import HeadwaterError, InputError
-from headwater.model import BlockLayout, CrossEntropy, Decoder, cross_entropy
-from headwater.model.loss import IGNORE
+from headwater.model import BlockLayout, CrossEntropy, Decoder, ModelConfig
 from headwater.model.rope import Rotary
+from headwater.parallel.apply import ParallelOptions, build_stages
+from headwater.parallel.data import reshard
+from headwater.parallel.gradients import global_norm, scale_, settle
+from headwater.parallel.mesh import Mesh
+from headwater.parallel.slices import copy_full_
+from headwater.parallel.vocab import sharded_cross_entropy
+from headwater.train.accumulate import Accumulator, Executor, wide_dtype
 from headwater.train.averaging import build_averaging
+from headwater.train.batch import Batch
 from headwater.train.config import TrainConfig
 from headwater.train.devices import Precision, synchronise
 from headwater.train.optimizers import (
@@ -34,7 +43,6 @@ from headwater.train.optimizers import (
     set_lr_factor,
     state_tensors,
 )
-from headwater.train.remat import checkpoint_blocks
 
 WEIGHTS = "weights."
 OPTIMIZER = "optimizer."
@@ -45,42 +53,11 @@ class NonFiniteError(HeadwaterError):
     """Loss or gradient is NaN or infinite; nothing has been updated with it."""
 
 
-@dataclass(frozen=True)
-class Batch:
-    """Rows of one step. `tokens`, `targets` int64 [B, S], a target that is not predicted being IGNORE; `positions`
-    int32 and `documents` int32 [B, S], or None where a row is one document; `domain_tokens` tokens read by domain;
-    `text_bytes` how many bytes of text the predicted tokens stand for (0 if not known).
-    """
-
-    tokens: Tensor
-    targets: Tensor
-    positions: Tensor | None = None
-    documents: Tensor | None = None
-    domain_tokens: dict[str, int] = field(default_factory=dict)
-    text_bytes: float = 0.0
-
-    @property
-    def rows(self) -> int:
-        return self.tokens.shape[0]
-
-    def part(self, start: int, stop: int, device: torch.device) -> Batch:
-        """Rows start..stop (exclusive) on `device`; counts stay with the whole."""
-
-        def cut(tensor: Tensor | None) -> Tensor | None:
-            return None if tensor is None else tensor[start:stop].to(device, non_blocking=True)
-
-        return Batch(
-            self.tokens[start:stop].to(device, non_blocking=True),
-            self.targets[start:stop].to(device, non_blocking=True),
-            cut(self.positions),
-            cut(self.documents),
-        )
-
-
 @dataclass(frozen=True, slots=True)
 class StepOutcome:
-    """What a step did. `loss` is the cross-entropy in nats per predicted token; `z_loss` its weighted companion, None
-    where it is off; `lr` that of the optimizer's first group; `clip_factor` what the gradient was multiplied with.
+    """What a step did, over all ranks. `loss` is the cross-entropy in nats per predicted token; `z_loss` its weighted
+    companion, None where it is off; `lr` that of the optimizer's first group; `clip_factor` what the gradient was
+    multiplied with.
     """
 
     loss: float
@@ -97,50 +74,93 @@ class StepOutcome:
     optimizer_seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class _Totals:
+    """Counts of a batch over all data-parallel ranks."""
+
+    predicted: int
+    tokens: int
+    text_bytes: float
+    domain_tokens: dict[str, int]
+
+
 class TrainModule:
-    """Model, optimizer and averages of one run on one device."""
+    """This rank's stages of a model, their optimizer and averages. All methods are called by all ranks together."""
 
     def __init__(
         self,
-        model: Decoder,
+        stages: Sequence[Decoder],
         config: TrainConfig,
         *,
-        device: torch.device,
+        mesh: Mesh,
         precision: Precision,
         micro_batch: int,
     ) -> None:
-        self.model = model.to(device)
-        self.device = device
+        """`stages`: on the mesh's device, with the layout applied (`headwater.parallel.apply`)."""
+        self.stages = list(stages)
+        self.mesh = mesh
+        self.device = mesh.device
         self.precision: Precision = precision
         self.micro_batch = micro_batch
         self._config = config
-        self._parameters = named_parameters(self.model)
-        self.optimizer = build_optimizer(config.optimizer, self.model, bf16=precision == "bf16")
+        self._parameters = named_parameters(*self.stages)
+        self._tied: frozenset[str] = frozenset()
+        self.optimizer = build_optimizer(config.optimizer, *self.stages, bf16=precision == "bf16")
         self.averaging = build_averaging(config.averaging, self._parameters)
-        blocks = list(self.model.model.layers.values())
-        checkpoint_blocks(blocks, config.activation_checkpointing)
-        if config.compile:
-            for block in blocks:
-                block.compile()
+        self._executor: Executor = Accumulator(
+            self.stages[0], self._forward, mesh, micro_batch=micro_batch, sync_every=False
+        )
+
+    @classmethod
+    def build(
+        cls,
+        model: ModelConfig,
+        config: TrainConfig,
+        *,
+        mesh: Mesh,
+        precision: Precision,
+        micro_batch: int,
+        seed: int,
+    ) -> TrainModule:
+        """A new model with the weights of `seed`, laid out over the mesh, and its train module."""
+        options = ParallelOptions(
+            zero=mesh.config.zero,
+            activation_checkpointing=config.activation_checkpointing,
+            compile=config.compile,
+        )
+        stages = build_stages(model, mesh, options, seed)
+        return cls(stages, config, mesh=mesh, precision=precision, micro_batch=micro_batch)
+
+    @property
+    def model(self) -> Decoder:
+        """The whole model, where one rank holds all layers (its matrices may be shared with others)."""
+        if len(self.stages) != 1:
+            raise ValueError("this rank holds only some layers")
+        return self.stages[0]
+
+    @property
+    def model_config(self) -> ModelConfig:
+        """The model's configuration as it is now."""
+        return self.stages[0].config
 
     # The step.
 
     def train_step(self, step: int, batch: Batch, *, lr_factor: float) -> StepOutcome:
-        """One optimizer step over all rows of `batch`.
+        """One optimizer step over all rows of `batch` and of the other ranks' batches.
 
-        Raises NonFiniteError, before any weight has changed, if the loss or the gradient is not finite; InputError for
-        a batch without a single predicted token.
+        Raises, on all ranks, NonFiniteError, before any weight has changed, if the loss or the gradient is not finite;
+        InputError for a step without a single predicted token.
         """
         started = time.perf_counter()
-        predicted = int((batch.targets != IGNORE).sum())
-        if predicted == 0:
+        totals = self._totals(batch)
+        if totals.predicted == 0:
             raise InputError(
                 "no token of the batch can be predicted: every document in it has a single token",
                 where=f"step {step}",
                 mend="look at the step's documents with `headwater trace`, and drop such documents in curation",
             )
-        nats, penalty = self._accumulate(batch, predicted)
-        loss, z_loss = nats / predicted, penalty / predicted
+        nats, penalty = self._accumulate(batch, totals.predicted)
+        loss, z_loss = nats / totals.predicted, penalty / totals.predicted
         forward_backward = time.perf_counter() - started
         norm, clip_factor = self._clip(step, loss)
         set_lr_factor(self.optimizer, lr_factor)
@@ -152,47 +172,72 @@ class TrainModule:
         return StepOutcome(
             loss=loss,
             z_loss=z_loss if self._config.z_loss else None,
-            tokens=batch.tokens.numel(),
+            tokens=totals.tokens,
             seq_len=batch.tokens.shape[1],
-            predicted_tokens=predicted,
+            predicted_tokens=totals.predicted,
             grad_norm=norm,
             clip_factor=clip_factor,
             lr=float(self.optimizer.param_groups[0]["lr"]),
-            bits_per_byte=nats / math.log(2) / batch.text_bytes if batch.text_bytes else None,
-            domain_tokens=batch.domain_tokens,
+            bits_per_byte=nats / math.log(2) / totals.text_bytes if totals.text_bytes else None,
+            domain_tokens=totals.domain_tokens,
             forward_backward_seconds=forward_backward,
             optimizer_seconds=time.perf_counter() - started - forward_backward,
         )
 
+    def _totals(self, batch: Batch) -> _Totals:
+        """Counts over data-parallel ranks. The other ranks of each read the same rows."""
+        domains = list(batch.domain_tokens)
+        counts = [batch.predicted_tokens, batch.tokens.numel(), batch.text_bytes, *batch.domain_tokens.values()]
+        if (group := self.mesh.group("dp")) is not None:
+            summed = torch.tensor(counts, dtype=wide_dtype(self.device), device=self.device)
+            dist.all_reduce(summed, group=group)
+            counts = summed.tolist()
+        predicted, tokens, text_bytes, *by_domain = counts
+        return _Totals(
+            int(predicted),
+            int(tokens),
+            text_bytes,
+            {name: int(count) for name, count in zip(domains, by_domain, strict=True) if count},
+        )
+
     def _accumulate(self, batch: Batch, predicted: int) -> tuple[float, float]:
-        """Forward and backward by micro-batches; gradients of the mean over `predicted` tokens. Sums of nats and of the
-        weighted z-loss."""
-        sums = torch.zeros(2, dtype=torch.float64 if self.device.type != "mps" else torch.float32, device=self.device)
-        for start in range(0, batch.rows, self.micro_batch):
-            part = batch.part(start, start + self.micro_batch, self.device)
-            result = self._forward(part)
-            (result.total / predicted).backward()
-            sums += torch.stack((result.nats, result.total.detach() - result.nats))
+        """Forward and backward; gradients of the mean over `predicted` tokens. Global sums of nats and of the weighted
+        z-loss."""
+        sums = self._everywhere(self._executor.run(batch, predicted))
+        settle(self._parameters.values(), self.mesh)
         nats, penalty = sums.tolist()
         return nats, penalty
 
-    def _forward(self, part: Batch) -> CrossEntropy:
-        """Sums over the predicted tokens of a micro-batch."""
+    def _everywhere(self, sums: Tensor) -> Tensor:
+        """Sums of an executor, added up over the ranks that made different parts of them."""
+        if (world := self.mesh.group("world")) is not None:
+            dist.all_reduce(sums, group=world)
+            sums /= self.mesh.size("tp")
+        return sums
+
+    def _forward(self, stage: Decoder, part: Batch) -> CrossEntropy:
+        """Sums over the predicted tokens of a micro-batch, by a stage that holds all layers."""
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
+            positions = part.positions
+            if positions is None:
+                positions = torch.arange(part.tokens.shape[1], device=self.device).unsqueeze(0)
             layout = None if part.documents is None else BlockLayout(part.documents)
-            hidden = self.model(part.tokens, part.positions, layout)
-            return cross_entropy(
-                hidden,
-                self.model.lm_head_weight,
-                part.targets,
-                vocab_size=self.model.config.true_vocab_size,
-                z_loss=self._config.z_loss,
-            )
+            return self._loss(stage, stage(part.tokens, positions, layout), part.targets)
+
+    def _loss(self, stage: Decoder, hidden: Tensor, targets: Tensor) -> CrossEntropy:
+        """Sums over the predicted tokens, from the last layer's hidden states."""
+        return sharded_cross_entropy(
+            hidden,
+            stage.lm_head_weight,
+            targets,
+            mesh=self.mesh,
+            vocab_size=stage.config.true_vocab_size,
+            z_loss=self._config.z_loss,
+        )
 
     def _clip(self, step: int, loss: float) -> tuple[float, float]:
         """(norm before clipping, factor applied)."""
-        gradients = [p.grad for p in self._parameters.values() if p.grad is not None]
-        norm = float(torch.nn.utils.get_total_norm(gradients))
+        norm = global_norm(self._parameters, self.mesh, tied=self._tied)
         if not (math.isfinite(loss) and math.isfinite(norm)):
             self.optimizer.zero_grad(set_to_none=True)
             raise NonFiniteError(
@@ -205,19 +250,19 @@ class TrainModule:
         if limit is None or norm <= limit:
             return norm, 1.0
         factor = limit / norm
-        torch._foreach_mul_(gradients, factor)
+        scale_(self._parameters.values(), factor)
         return norm, factor
 
     # Without training.
 
     @torch.no_grad()
     def evaluate(self, batch: Batch) -> tuple[float, int]:
-        """(sum of nats, predicted tokens) of a batch under the weights as they are, by micro-batches."""
-        nats = 0.0
-        for start in range(0, batch.rows, self.micro_batch):
-            part = batch.part(start, start + self.micro_batch, self.device)
-            nats += float(self._forward(part).nats)
-        return nats, int((batch.targets != IGNORE).sum())
+        """(sum of nats, predicted tokens) of a batch under the weights as they are.
+
+        All ranks bring the same batch; each data-parallel rank computes a share of its rows.
+        """
+        share = batch.share(self.mesh.coordinate("dp"), self.mesh.size("dp"))
+        return float(self._everywhere(self._executor.evaluate(share))), batch.predicted_tokens
 
     @property
     def has_average(self) -> bool:
@@ -229,11 +274,14 @@ class TrainModule:
         with ExitStack() as stack:
             if averaged and self.averaging is not None and self.averaging.ready:
                 stack.enter_context(self.averaging.swapped_in())
-            self.model.eval()
+            for stage in self.stages:
+                stage.eval()
             try:
                 yield
             finally:
-                self.model.train()
+                for stage in self.stages:
+                    stage.train()
+                    reshard(stage)
 
     @contextmanager
     def inference(self, *, averaged: bool) -> Iterator[None]:
@@ -242,15 +290,15 @@ class TrainModule:
             yield
 
     def dry_run(self, seq_len: int) -> float:
-        """Forward and backward of one full micro-batch of `seq_len` tokens, without an update; seconds it took.
+        """Forward and backward of one full micro-batch of `seq_len` tokens a rank, without an update; seconds it took.
 
         HeadwaterError if it does not fit into memory.
         """
-        vocabulary = self.model.config.true_vocab_size
+        vocabulary = self.model_config.true_vocab_size
         tokens = torch.arange(self.micro_batch * seq_len).remainder(vocabulary).view(self.micro_batch, seq_len)
         started = time.perf_counter()
         try:
-            self._accumulate(Batch(tokens, tokens), tokens.numel())
+            self._accumulate(Batch(tokens, tokens), tokens.numel() * self.mesh.size("dp"))
             synchronise(self.device)
         except torch.OutOfMemoryError as error:
             raise HeadwaterError(
@@ -264,23 +312,27 @@ class TrainModule:
 
     def set_rope_theta(self, rope_theta: float) -> None:
         """Change the base of the rotary embedding from here on (long-context phases)."""
-        config = self.model.config.model_copy(update={"rope_theta": rope_theta})
-        self.model.config = config
-        self.model.rotary = Rotary(config)
+        config = self.model_config.model_copy(update={"rope_theta": rope_theta})
+        for stage in self.stages:
+            stage.config = config
+            stage.rotary = Rotary(config)
 
     def flops_per_token(self, seq_len: int) -> int:
         """Model FLOPs of a trained token, forward and backward."""
-        return self.model.config.flops_per_token(seq_len)
+        return self.model_config.flops_per_token(seq_len)
 
     # State.
 
     @property
     def model_record(self) -> dict[str, Any]:
         """The model's configuration as it is now, for the checkpoint."""
-        return self.model.config.to_dict()
+        return self.model_config.to_dict()
 
     def state_tensors(self) -> dict[str, Tensor]:
-        """Everything of the step that decides the future, by name; no copies."""
+        """Everything of the step that decides the future and that this rank holds a part of, by name; no copies.
+
+        A `DTensor` where the tensor is sharded; other tensors are whole, and the same on every rank that has them.
+        """
         tensors = {WEIGHTS + name: parameter.detach() for name, parameter in self._parameters.items()}
         tensors |= {OPTIMIZER + key: t for key, t in state_tensors(self.optimizer, self._parameters).items()}
         if self.averaging is not None:
@@ -289,9 +341,9 @@ class TrainModule:
 
     @torch.no_grad()
     def load_state_tensors(self, tensors: dict[str, Tensor]) -> None:
-        """Put back what `state_tensors` gave. KeyError if a weight is missing."""
+        """Put back what `state_tensors` gave: sharded as here, or whole. KeyError if a weight is missing."""
         for name, parameter in self._parameters.items():
-            parameter.copy_(tensors[WEIGHTS + name])
+            copy_full_(parameter, tensors[WEIGHTS + name])
         by_prefix = {
             prefix: {k.removeprefix(prefix): t for k, t in tensors.items() if k.startswith(prefix)}
             for prefix in (OPTIMIZER, AVERAGE)

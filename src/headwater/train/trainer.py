@@ -21,12 +21,13 @@ from typing import Any, Protocol
 import torch
 
 from headwater.core.progress import Reporter
+from headwater.train.batch import Batch
 from headwater.train.callbacks import Callback
 from headwater.train.ledger import RunLedger
 from headwater.train.phases import RunPlan
 from headwater.train.rng import rng_state, set_rng_state
 from headwater.train.run_folder import RunFolder
-from headwater.train.train_module import Batch, TrainModule
+from headwater.train.train_module import TrainModule
 
 RNG = "rng."
 

@@ -1,0 +1,71 @@
+"""A layout applied to a model from outside: one function, in the order that works.
+
+In: a stage on the meta device, the mesh, what the recipe asks for. Out: the stage, changed in place. Tensor parallelism
+first, for it replaces parameters; then checkpointed activations and compilation of the blocks; data parallelism last,
+for it takes whatever parameters there are and shards them.
+
+    stages = build_stages(config, mesh, ParallelOptions(zero=3), seed=0)
+
+One process goes the same way: on axes of size 1 there is nothing to do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import nn
+
+from headwater.model import Decoder, ModelConfig, initial_tensor
+from headwater.parallel.data import shard_data_parallel
+from headwater.parallel.mesh import Mesh
+from headwater.parallel.remat import checkpoint_blocks
+from headwater.parallel.slices import copy_full_
+from headwater.parallel.tensor import apply_tensor_parallel
+
+
+@dataclass(frozen=True, slots=True)
+class ParallelOptions:
+    """What is done to a stage besides the axes of the mesh."""
+
+    zero: int = 0
+    activation_checkpointing: Literal["none", "selective", "full"] = "none"
+    compile: bool = False
+
+
+def blocks_of(stage: nn.Module) -> list[nn.Module]:
+    """The layers of a stage, in order: the units of checkpointing, compilation and sharding."""
+    return list(stage.model.layers.values())  # type: ignore[union-attr, operator]
+
+
+def parallelize(stage: nn.Module, mesh: Mesh, options: ParallelOptions) -> None:
+    """Apply the layout to one pipeline stage, in place."""
+    blocks = blocks_of(stage)
+    apply_tensor_parallel(stage, mesh)
+    checkpoint_blocks(blocks, options.activation_checkpointing)
+    if options.compile:
+        for block in blocks:
+            block.compile()
+    shard_data_parallel(stage, blocks, mesh, zero=options.zero)
+
+
+def build_stages(config: ModelConfig, mesh: Mesh, options: ParallelOptions, seed: int) -> list[Decoder]:
+    """This rank's stages of a new model, sharded and then initialised: the whole model is never in memory.
+
+    Weights depend on `seed` and names alone, not on the layout.
+    """
+    with torch.device("meta"):
+        stages = [Decoder(config)]
+    for stage in stages:
+        parallelize(stage, mesh, options)
+        initialise(stage, mesh.device, seed)
+    return stages
+
+
+@torch.no_grad()
+def initialise(stage: Decoder, device: torch.device, seed: int) -> None:
+    """Give a stage memory on `device` and fill it, one full tensor at a time, of which each rank keeps its part."""
+    stage.to_empty(device=device)
+    for name, parameter in stage.named_parameters():
+        copy_full_(parameter, initial_tensor(name, parameter.shape, stage.config, seed))

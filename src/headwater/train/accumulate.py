@@ -1,0 +1,72 @@
+"""Forward and backward over a batch, micro-batch by micro-batch, by a rank that holds all layers.
+
+In: a stage, a batch of this rank's rows, the global number of predicted tokens. Out: gradients of the mean over those
+tokens, summed over data-parallel ranks once, in the last backward pass; and this rank's sums of nats and z-loss.
+
+    executor = Accumulator(stage, forward, mesh, micro_batch=8, sync_every=False)
+    nats, penalty = executor.run(batch, predicted)
+
+A pipeline, whose rank holds some of the layers, is another `Executor`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from headwater.model import CrossEntropy, Decoder
+from headwater.parallel.data import before_micro_batch, reshard
+from headwater.parallel.mesh import Mesh
+from headwater.train.batch import Batch
+
+Forward = Callable[[Decoder, Batch], CrossEntropy]
+"""A stage and a micro-batch on its device: sums over the predicted tokens."""
+
+
+class Executor(Protocol):
+    """How the micro-batches of a step are run. Sums are float64 (float32 on MPS), this rank's own: 0 where the loss
+    is made by another pipeline stage, and the same on all tensor-parallel ranks."""
+
+    def run(self, batch: Batch, predicted: int) -> Tensor:
+        """Forward and backward; gradients are complete afterwards. [nats, weighted z-loss]."""
+
+    def evaluate(self, batch: Batch) -> Tensor:
+        """Forward only: [nats]. The model keeps no state of it."""
+
+
+class Accumulator:
+    """See the module. `sync_every`: sum gradients over ranks after every micro-batch, which keeps only this rank's
+    share of them in memory, for as many times the communication."""
+
+    def __init__(self, stage: Decoder, forward: Forward, mesh: Mesh, *, micro_batch: int, sync_every: bool) -> None:
+        self._stage, self._forward, self._mesh = stage, forward, mesh
+        self._micro_batch, self._sync_every = micro_batch, sync_every
+
+    def run(self, batch: Batch, predicted: int) -> Tensor:
+        device = self._mesh.device
+        sums = torch.zeros(2, dtype=wide_dtype(device), device=device)
+        for start in range(0, batch.rows, self._micro_batch):
+            last = start + self._micro_batch >= batch.rows
+            before_micro_batch(self._stage, last=last, sync=last or self._sync_every, zero=self._mesh.config.zero)
+            part = batch.part(start, start + self._micro_batch, device)
+            result = self._forward(self._stage, part)
+            (result.total / predicted).backward()
+            sums += torch.stack((result.nats, result.total.detach() - result.nats))
+        return sums
+
+    @torch.no_grad()
+    def evaluate(self, batch: Batch) -> Tensor:
+        device = self._mesh.device
+        nats = torch.zeros(1, dtype=wide_dtype(device), device=device)
+        for start in range(0, batch.rows, self._micro_batch):
+            nats += self._forward(self._stage, batch.part(start, start + self._micro_batch, device)).nats
+        reshard(self._stage)
+        return nats
+
+
+def wide_dtype(device: torch.device) -> torch.dtype:
+    """For sums over many micro-batches."""
+    return torch.float32 if device.type == "mps" else torch.float64
