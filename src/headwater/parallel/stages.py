@@ -95,8 +95,8 @@ def micro_batch_problem(parallel: ParallelConfig, micro_batches: int) -> tuple[s
     if parallel.pp > 1 and parallel.schedule in INTERLEAVED and micro_batches % parallel.pp:
         lower = micro_batches - micro_batches % parallel.pp
         return (
-            f"schedule {parallel.schedule} runs micro-batches in groups of pp {parallel.pp}, and {micro_batches} a step "
-            "and rank do not make whole groups",
+            f"schedule {parallel.schedule} runs micro-batches in groups of pp {parallel.pp}, and {micro_batches} "
+            "a step and rank do not make whole groups",
             f"arrange for {lower} or {lower + parallel.pp} of them (train.global_batch, parallel.micro_batch)",
         )
     return None
