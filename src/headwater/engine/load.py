@@ -15,7 +15,7 @@ import torch
 
 from headwater.core.errors import InputError, UserError
 from headwater.model import Decoder, ModelConfig
-from headwater.model.hf import DTYPES, load_hf
+from headwater.model.hf import DTYPES, Model, empty_model, load_hf
 from headwater.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -36,13 +36,13 @@ def load_model(path: Path | str, device: str = "auto", dtype: str = "auto") -> L
     weights if it keeps them) or one checkpoint's folder. device: auto takes CUDA, then MPS, then the CPU. dtype:
     float32, bfloat16, float16, or auto for the dtype stored.
 
-    Raises InputError if the path holds none of these, UserError for a device or dtype that is not there,
-    CorruptArtifactError for a damaged checkpoint.
+    Raises InputError if the path holds none of these, or an encoder, which cannot generate; UserError for a device or
+    dtype that is not there, CorruptArtifactError for a damaged checkpoint.
     """
     path = Path(path)
     target, kind = pick_device(device), _pick_dtype(dtype)
     if (path / "config.json").is_file():
-        return LoadedModel(load_hf(path, dtype=kind, device=target).eval(), Tokenizer.load(path))
+        return LoadedModel(_decoder(load_hf(path, dtype=kind, device=target), path).eval(), Tokenizer.load(path))
     if (path / "run.json").is_file() or ((path / "manifest.json").is_file() and path.name.startswith("step-")):
         return _from_run(path, target, kind)
     if not path.exists():
@@ -58,16 +58,25 @@ def _from_run(path: Path, device: torch.device, dtype: torch.dtype | None) -> Lo
     from headwater.train.run_folder import RunFolder
     from headwater.train.weights import load_weights
 
-    model = decoder_of(load_weights(path)).to(device=device, dtype=dtype)
+    model = _decoder(model_of(load_weights(path)), path).to(device=device, dtype=dtype)
     return LoadedModel(model.eval(), Tokenizer.load(RunFolder.of(path).tokenizer_path))
 
 
-def decoder_of(weights: Weights) -> Decoder:
+def model_of(weights: Weights) -> Model:
     """The model of a checkpoint's weights, which it takes as they are, without a copy."""
-    with torch.device("meta"):
-        model = Decoder(ModelConfig.model_validate(weights.model))
+    model = empty_model(ModelConfig.model_validate(weights.model))
     model.load_state_dict(weights.tensors, assign=True)
     return model
+
+
+def _decoder(model: Model, path: Path) -> Decoder:
+    if isinstance(model, Decoder):
+        return model
+    raise InputError(
+        "this model is an encoder: it fills masks, it does not continue text",
+        where=str(path),
+        mend="use it with transformers: `headwater export` it, then AutoModelForMaskedLM.from_pretrained",
+    )
 
 
 def pick_device(name: str) -> torch.device:

@@ -1,4 +1,4 @@
-"""The language model: configuration, decoder, loss, Hugging Face import and export.
+"""The language model: configuration, decoder and encoder, loss, Hugging Face import and export.
 
     from headwater.model import Decoder, ModelConfig, init_weights
 
@@ -10,12 +10,13 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from headwater.model.config import ModelConfig, ParameterCount, RopeScaling
+from headwater.model.config import EncoderConfig, ModelConfig, ParameterCount, RopeScaling
 
 if TYPE_CHECKING:
     from headwater.model.cache import KVCache
     from headwater.model.decoder import Decoder
-    from headwater.model.hf import load_hf, save_hf
+    from headwater.model.encoder import Encoder
+    from headwater.model.hf import empty_model, load_hf, save_hf
     from headwater.model.init import init_weights, initial_tensor
     from headwater.model.layout import BlockLayout
     from headwater.model.loss import CrossEntropy, cross_entropy
@@ -25,8 +26,10 @@ _LAZY = {
     "BlockLayout": "layout",
     "CrossEntropy": "loss",
     "Decoder": "decoder",
+    "Encoder": "encoder",
     "KVCache": "cache",
     "cross_entropy": "loss",
+    "empty_model": "hf",
     "init_weights": "init",
     "initial_tensor": "init",
     "keep_freed_memory": "memory",
@@ -38,11 +41,14 @@ __all__ = [
     "BlockLayout",
     "CrossEntropy",
     "Decoder",
+    "Encoder",
+    "EncoderConfig",
     "KVCache",
     "ModelConfig",
     "ParameterCount",
     "RopeScaling",
     "cross_entropy",
+    "empty_model",
     "init_weights",
     "initial_tensor",
     "keep_freed_memory",

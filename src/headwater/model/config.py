@@ -1,4 +1,4 @@
-"""The shape of a decoder of the Llama family, and what follows from it: parameters and FLOPs, exactly.
+"""The shape of a decoder of the Llama family or a ModernBERT encoder, and its parameters and FLOPs, exactly.
 
 In: the `model:` block of a recipe (field names are Hugging Face's, aliases of other projects load too). Out: a frozen
 `ModelConfig`. No torch is imported here; `headwater.model.hf_config` turns a Hugging Face `config.json` into one of
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import model_validator
 
@@ -85,9 +85,33 @@ class RopeScaling(Section):
         return self
 
 
+class EncoderConfig(Section):
+    """What only an encoder has (ModernBERT, arXiv 2412.13663)."""
+
+    global_attn_every_n_layers: int = field(3, unit="layers", ge=1)
+    """Layers 0, n, 2n ... attend to the whole document, the others to a window around each token; 1: all are global."""
+    local_attention: int = field(128, unit="tokens", aliases=("local_attention_window",), ge=2)
+    """Width of the window of local layers: half of it to each side."""
+    local_rope_theta: float = field(10000.0, gt=1)
+    """Base of the rotary frequencies in local layers; `model.rope_theta` is that of the global ones."""
+    norm_bias: bool = field(False)
+    """Biases in the LayerNorms."""
+    mlp_bias: bool = field(False)
+    """Biases in the feed-forward layers."""
+    decoder_bias: bool = field(True)
+    """A bias for each token of the vocabulary in the output head."""
+    classifier_bias: bool = field(False)
+    """A bias in the dense layer before the output head."""
+
+    def is_global(self, layer: int) -> bool:
+        """Whether a layer attends to the whole document."""
+        return layer % self.global_attn_every_n_layers == 0
+
+
 @dataclass(frozen=True, slots=True)
 class ParameterCount:
-    """Parameters by place. `head` is 0 where the head is the embedding (tied)."""
+    """Parameters by place. `embedding` has an encoder's norm behind it, `head` its dense layer, norm and bias; a tied
+    head's matrix counts as the embedding's."""
 
     embedding: int
     per_layer: int
@@ -112,8 +136,16 @@ def feed_forward_width(hidden_size: int) -> int:
 
 
 class ModelConfig(Section):
-    """A Llama-family decoder: RMSNorm before each half of a block, rotary positions, SwiGLU, grouped queries."""
+    """A Llama-family decoder (RMSNorm before each half of a block, rotary positions, SwiGLU, grouped queries), or a
+    ModernBERT encoder (LayerNorm, GeGLU, attention both ways, most layers local)."""
 
+    PATH_ALIASES: ClassVar[dict[str, str]] = {
+        name: f"encoder.{name}" for name in ("global_attn_every_n_layers", "local_attention", "local_rope_theta")
+    }
+
+    architecture: Literal["decoder", "encoder"] = field("decoder")
+    """decoder: reads left to right and generates. encoder: sees both sides, trained with `train.objective: mlm`,
+    exported as `ModernBertForMaskedLM`."""
     hidden_size: int = field(512, aliases=("d_model", "n_embd", "dim"), ge=1)
     """Width of the residual stream."""
     num_hidden_layers: int = field(8, aliases=("n_layers", "n_layer", "num_layers"), ge=1)
@@ -143,12 +175,12 @@ class ModelConfig(Section):
     up to the next multiple of 128, which never receive probability and are left out of exports."""
     max_position_embeddings: int = field(4096, unit="tokens", aliases=("max_seq_len", "n_positions", "n_ctx"), ge=1)
     """Longest context; generation stops there."""
-    rope_theta: float = field(10000.0, gt=1)
+    rope_theta: float = field(10000.0, aliases=("global_rope_theta",), gt=1)
     """Base of the rotary frequencies (arXiv 2104.09864)."""
     rope_scaling: RopeScaling | None = field(None)
     """Stretching of the rotary frequencies; none if not given."""
     rms_norm_eps: float = field(1e-5, aliases=("norm_eps", "layer_norm_epsilon", "layer_norm_eps"), gt=0)
-    """Added to the mean square in RMSNorm."""
+    """Added to the mean square in RMSNorm, to the variance in an encoder's LayerNorm."""
     tie_word_embeddings: bool = field(False, aliases=("tied_embeddings", "weight_tying"))
     """The output head is the embedding matrix."""
     qk_norm: bool = field(False)
@@ -162,6 +194,10 @@ class ModelConfig(Section):
     depth_scaled_init: bool = field(True)
     """Initial o_proj and down_proj weights are divided by sqrt(2 layers), so that the residual stream's variance does
     not grow with depth (GPT-2, section 2.3)."""
+    encoder: EncoderConfig | None = field(
+        default_factory=lambda data: EncoderConfig() if data.get("architecture") == "encoder" else None
+    )
+    """What only an encoder has; none for a decoder."""
 
     @model_validator(mode="after")
     def _sizes_fit(self) -> Self:
@@ -196,6 +232,33 @@ class ModelConfig(Section):
             raise _problem("dynamic rope scaling needs a head_dim of at least 4", "use a larger head_dim")
         return self
 
+    @model_validator(mode="after")
+    def _fields_fit_the_architecture(self) -> Self:
+        if self.architecture == "decoder":
+            if self.encoder is not None:
+                raise _problem("model.encoder has no effect on a decoder", "remove it, or set architecture: encoder")
+            return self
+        if self.encoder is None:
+            raise _problem("an encoder needs model.encoder", "leave it out for the defaults")
+        useless = {
+            "num_key_value_heads": self.num_key_value_heads != self.num_attention_heads,
+            "head_dim": self.head_dim * self.num_attention_heads != self.hidden_size,
+            "rope_scaling": self.rope_scaling is not None,
+            "qk_norm": self.qk_norm,
+            "attention_bias: qkv": self.attention_bias == "qkv",
+        }
+        if wrong := [name for name, is_there in useless.items() if is_there]:
+            raise _problem(f"ModernBERT has no {', '.join(wrong)}, so the encoder could not be exported", "remove it")
+        if self.hidden_size // self.num_attention_heads % 2:
+            raise _problem(f"heads of {self.head_dim} dimensions are odd", "use an even head width")
+        return self
+
+    @property
+    def encoder_config(self) -> EncoderConfig:
+        """`encoder` of an encoder."""
+        assert self.encoder is not None, "a decoder has no encoder settings"
+        return self.encoder
+
     def with_vocab_size(self, vocab_size: int) -> ModelConfig:
         """This configuration for a tokenizer of `vocab_size` ids. RecipeError if another size has been set."""
         if self.vocab_size not in (None, vocab_size):
@@ -223,8 +286,10 @@ class ModelConfig(Section):
         return math.ceil(self.true_vocab_size / VOCAB_MULTIPLE) * VOCAB_MULTIPLE
 
     @property
-    def architecture(self) -> Literal["llama", "qwen2", "qwen3"]:
+    def hf_type(self) -> Literal["llama", "qwen2", "qwen3", "modernbert"]:
         """The Hugging Face model type this model exports as."""
+        if self.architecture == "encoder":
+            return "modernbert"
         if self.qk_norm:
             return "qwen3"
         return "qwen2" if self.attention_bias == "qkv" else "llama"
@@ -242,6 +307,8 @@ class ModelConfig(Section):
             attention += 2 * head
         per_layer = attention + 3 * width * self.intermediate_size + 2 * width
         rows = self.padded_vocab_size if padded else self.true_vocab_size
+        if self.encoder is not None:
+            return self._encoder_count(self.encoder, rows, per_layer)
         return ParameterCount(
             embedding=rows * width,
             per_layer=per_layer,
@@ -250,18 +317,38 @@ class ModelConfig(Section):
             head=0 if self.tie_word_embeddings else rows * width,
         )
 
-    def flops_per_token(self, seq_len: int, *, causal: bool = False) -> int:
+    def _encoder_count(self, encoder: EncoderConfig, rows: int, per_layer: int) -> ParameterCount:
+        width = self.hidden_size
+        norm = 2 * width if encoder.norm_bias else width
+        per_layer += 2 * (norm - width) + (2 * self.intermediate_size + width if encoder.mlp_bias else 0)
+        head = width * width + norm + (width if encoder.classifier_bias else 0) + (rows if encoder.decoder_bias else 0)
+        return ParameterCount(
+            embedding=rows * width + norm,
+            per_layer=per_layer,
+            layers=self.num_hidden_layers * per_layer - norm,  # the first layer has no norm before its attention
+            final_norm=norm,
+            head=head if self.tie_word_embeddings else head + rows * width,
+        )
+
+    def flops_per_token(self, seq_len: int, *, causal: bool = False, scored: float = 1.0) -> int:
         """Model FLOPs a trained token costs, forward and backward, without recomputation.
 
         6 x (weights of all matrices a token is multiplied with: layers and head, true vocabulary) + 12 x layers x heads
         x head_dim x seq_len for attention scores and their product with values (PaLM, arXiv 2204.02311, appendix B).
-        `causal` counts only the half of the scores a causal mask leaves. Norms, biases and softmax are not counted.
+        `causal` counts only the half of the scores a causal mask leaves; of an encoder's local layers only the window
+        is counted. `scored`: share of the tokens whose logits are made (masked LM scores the masked ones only). Norms,
+        biases and softmax are not counted.
         """
         width, head = self.hidden_size, self.head_dim
         q, kv = self.num_attention_heads * head, self.num_key_value_heads * head
         matrices = self.num_hidden_layers * (2 * width * (q + kv) + 3 * width * self.intermediate_size)
-        matrices += width * self.true_vocab_size
+        matrices += round(scored * width * self.true_vocab_size)
         attention = 12 * self.num_hidden_layers * q * seq_len
+        if self.encoder is not None:
+            matrices += width * width  # the dense layer before the head
+            reach = min(seq_len, 2 * (self.encoder.local_attention // 2) + 1)
+            spans = [seq_len if self.encoder.is_global(n) else reach for n in range(self.num_hidden_layers)]
+            attention = 12 * q * sum(spans)
         return 6 * matrices + (attention // 2 if causal else attention)
 
     def to_dict(self) -> dict[str, Any]:

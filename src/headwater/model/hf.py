@@ -1,8 +1,9 @@
 """Hugging Face folders: import and export of weights, safetensors only.
 
-In: a folder with `config.json` and `model.safetensors` (or shards with an index). Out: a `Decoder` with the same
-logits. The other way writes such a folder, readable by `transformers` 4 and 5 and by vLLM. Tensors pass one by one, so
-neither way holds the model twice. Pickled weights (`.bin`, `.pt`) are refused: loading one may run what it contains.
+In: a folder with `config.json` and `model.safetensors` (or shards with an index). Out: a `Decoder`, or for ModernBERT
+an `Encoder`, with the same logits. The other way writes such a folder, readable by `transformers` 4 and 5 and by vLLM.
+Tensors pass one by one, so neither way holds the model twice. Pickled weights (`.bin`, `.pt`) are refused: loading one
+may run what it contains.
 
     model = load_hf(Path("Qwen3-0.6B")); save_hf(model, Path("export"), tokenizer_files=Path("tokenizer/hf"))
 """
@@ -26,12 +27,16 @@ from headwater.core.files import atomic_write, disk_errors, free_bytes_check, fs
 from headwater.core.jsonl import pretty_json
 from headwater.model.config import ModelConfig
 from headwater.model.decoder import Decoder
+from headwater.model.encoder import Encoder
 from headwater.model.hf_config import config_from_hf, config_to_hf
+from headwater.model.modernbert_hf import tensor_plan
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 SHARD_BYTES = 4_000_000_000
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+Model = Decoder | Encoder
 
 TokenizerFiles = Path | Callable[[Path], None]
 
@@ -53,7 +58,13 @@ def stored_dtype(folder: Path) -> torch.dtype:
     return DTYPES[name]
 
 
-def load_hf(folder: Path | str, *, dtype: torch.dtype | None = None, device: torch.device | str = "cpu") -> Decoder:
+def empty_model(config: ModelConfig) -> Model:
+    """The model of a configuration on the meta device: shapes without memory."""
+    with torch.device("meta"):
+        return Encoder(config) if config.architecture == "encoder" else Decoder(config)
+
+
+def load_hf(folder: Path | str, *, dtype: torch.dtype | None = None, device: torch.device | str = "cpu") -> Model:
     """Load a Hugging Face folder. `dtype` None keeps the one `config.json` names.
 
     Raises InputError if files are missing, are pickles, or do not hold exactly the tensors the configuration asks for.
@@ -61,16 +72,20 @@ def load_hf(folder: Path | str, *, dtype: torch.dtype | None = None, device: tor
     folder = Path(folder)
     config = read_hf_config(folder)
     files = _weight_files(folder)
-    with torch.device("meta"):
-        model = Decoder(config)
-    model = model.to(dtype or stored_dtype(folder)).to_empty(device=device)
+    model = empty_model(config).to(dtype or stored_dtype(folder)).to_empty(device=device)
     parameters = dict(model.named_parameters())
-    _check_names(parameters, files, config, folder)
+    plan = _plan(config, list(parameters))
+    _check_names(set(plan), files, config, folder)
     with torch.no_grad():
         for name, tensor in _read(files):
-            if name in parameters:
-                _copy(parameters[name], tensor, name, config, files[name])
+            if name in plan:
+                _copy({part: parameters[part] for part in plan[name]}, tensor, name, config, files[name])
     return model
+
+
+def _plan(config: ModelConfig, names: list[str]) -> dict[str, tuple[str, ...]]:
+    """Tensor of the folder -> our parameters that make it up, joined along their first axis."""
+    return tensor_plan(config, names) if config.architecture == "encoder" else {name: (name,) for name in names}
 
 
 def _weight_files(folder: Path) -> dict[str, Path]:
@@ -119,15 +134,13 @@ def _read(files: Mapping[str, Path]) -> Iterator[tuple[str, Tensor]]:
                     raise InputError(f"tensor {name} is not in the file", where=str(path)) from error
 
 
-def _check_names(
-    parameters: Mapping[str, Tensor], files: Mapping[str, Path], config: ModelConfig, folder: Path
-) -> None:
-    missing = sorted(set(parameters) - set(files))
+def _check_names(wanted: set[str], files: Mapping[str, Path], config: ModelConfig, folder: Path) -> None:
+    missing = sorted(wanted - set(files))
     if missing:
         raise InputError(f"{len(missing)} tensors are missing, the first is {missing[0]}", where=str(folder))
-    extra = {name for name in set(files) - set(parameters) if not name.endswith("rotary_emb.inv_freq")}
+    extra = {name for name in set(files) - wanted if not name.endswith("rotary_emb.inv_freq")}
     if config.tie_word_embeddings:
-        extra.discard("lm_head.weight")  # a copy of the embedding some writers leave in
+        extra -= {"lm_head.weight", "decoder.weight"}  # a copy of the embedding some writers leave in
     if extra:
         raise InputError(
             f"{len(extra)} tensors have no place in this model, the first is {min(extra)}",
@@ -136,19 +149,20 @@ def _check_names(
         )
 
 
-def _copy(parameter: Tensor, tensor: Tensor, name: str, config: ModelConfig, path: Path) -> None:
-    rows = config.true_vocab_size if _is_vocabulary(name) else parameter.shape[0]
-    if tuple(tensor.shape) != (rows, *parameter.shape[1:]):
+def _copy(parts: Mapping[str, Tensor], tensor: Tensor, name: str, config: ModelConfig, path: Path) -> None:
+    rows = [config.true_vocab_size if _is_vocabulary(part) else p.shape[0] for part, p in parts.items()]
+    rest = next(iter(parts.values())).shape[1:]
+    if tuple(tensor.shape) != (sum(rows), *rest):
         raise InputError(
-            f"tensor {name} is {list(tensor.shape)}, the configuration asks for {[rows, *parameter.shape[1:]]}",
-            where=str(path),
+            f"tensor {name} is {list(tensor.shape)}, the configuration asks for {[sum(rows), *rest]}", where=str(path)
         )
-    parameter[:rows].copy_(tensor)
-    parameter[rows:].zero_()
+    for parameter, part in zip(parts.values(), tensor.split(rows), strict=True):
+        parameter[: len(part)].copy_(part)
+        parameter[len(part) :].zero_()
 
 
 def _is_vocabulary(name: str) -> bool:
-    return name in ("model.embed_tokens.weight", "lm_head.weight")
+    return name in ("model.embed_tokens.weight", "lm_head.weight", "lm_head_bias")
 
 
 def _json(path: Path) -> dict[str, Any]:
@@ -167,7 +181,7 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def save_hf(
-    model: Decoder | tuple[ModelConfig, Mapping[str, Tensor]],
+    model: Model | tuple[ModelConfig, Mapping[str, Tensor]],
     folder: Path | str,
     *,
     dtype: str | None = None,
@@ -179,19 +193,19 @@ def save_hf(
 ) -> list[str]:
     """Write a Hugging Face folder; returns the names of the files, sorted.
 
-    model: a whole decoder, or a configuration with its tensors by name. dtype: float32, bfloat16 or float16 (None: as
+    model: a whole model, or a configuration with its tensors by name. dtype: float32, bfloat16 or float16 (None: as
     the weights are). tokenizer_files: a folder whose files are copied, or a function that writes them into the folder.
     Padding rows of embedding and head are left out; a tied head is not written. `config.json` comes last, so a folder
     with one is whole. Raises UserError for a dtype it does not know, DiskSpaceError if it does not fit.
     """
     folder = Path(folder)
-    config, tensors = (model.config, dict(model.named_parameters())) if isinstance(model, Decoder) else model
+    config, tensors = model if isinstance(model, tuple) else (model.config, dict(model.named_parameters()))
     names = _export_names(config, tensors)
     kind = _export_dtype(dtype, tensors[names[0]])
     folder.mkdir(parents=True, exist_ok=True)
     needed = sum(_rows(name, tensors[name], config).numel() * DTYPES[kind].itemsize for name in names)
     free_bytes_check(folder, needed, "the export")
-    _write_weights(folder, config, tensors, names, DTYPES[kind], shard_bytes)
+    _write_weights(folder, config, tensors, _plan(config, names), DTYPES[kind], shard_bytes)
     if callable(tokenizer_files):
         tokenizer_files(folder)
     elif tokenizer_files is not None:
@@ -199,16 +213,16 @@ def save_hf(
             if path.is_file():
                 shutil.copyfile(path, folder / path.name)
     tokens = {"bos_token_id": bos_token_id, "eos_token_id": eos_token_id, "pad_token_id": pad_token_id}
-    generation = {name: value for name, value in tokens.items() if value is not None}
-    atomic_write(folder / "generation_config.json", pretty_json(generation))
+    if config.architecture == "decoder":
+        generation = {name: value for name, value in tokens.items() if value is not None}
+        atomic_write(folder / "generation_config.json", pretty_json(generation))
     hf = config_to_hf(config, dtype=kind, **tokens)
     atomic_write(folder / "config.json", pretty_json(hf))
     return sorted(path.name for path in folder.iterdir() if path.is_file())
 
 
 def _export_names(config: ModelConfig, tensors: Mapping[str, Tensor]) -> list[str]:
-    with torch.device("meta"):
-        wanted = [name for name, _ in Decoder(config).named_parameters()]
+    wanted = [name for name, _ in empty_model(config).named_parameters()]
     if missing := sorted(set(wanted) - set(tensors)):
         raise UserError(f"the weights lack {missing[0]}" + (f" and {len(missing) - 1} more" if missing[1:] else ""))
     return wanted
@@ -229,14 +243,14 @@ def _write_weights(
     folder: Path,
     config: ModelConfig,
     tensors: Mapping[str, Tensor],
-    names: list[str],
+    plan: Mapping[str, tuple[str, ...]],
     dtype: torch.dtype,
     shard_bytes: int,
 ) -> None:
     shards: list[list[str]] = [[]]
     size = 0
-    for name in names:
-        bytes_ = _rows(name, tensors[name], config).numel() * dtype.itemsize
+    for name, parts in plan.items():
+        bytes_ = sum(_rows(part, tensors[part], config).numel() for part in parts) * dtype.itemsize
         if shards[-1] and size + bytes_ > shard_bytes:
             shards.append([])
             size = 0
@@ -250,8 +264,8 @@ def _write_weights(
         file = WEIGHTS if len(shards) == 1 else f"model-{number:05d}-of-{len(shards):05d}.safetensors"
         held = {}
         for name in shard:
-            rows = _rows(name, tensors[name], config).detach()
-            held[name] = rows.to("cpu", dtype, copy=True).contiguous()
+            rows = [_rows(part, tensors[part], config).detach().to("cpu", dtype) for part in plan[name]]
+            held[name] = torch.cat(rows)
             total += held[name].numel() * dtype.itemsize
             weight_map[name] = file
         _save(held, folder / file)

@@ -1,8 +1,8 @@
 """Hugging Face `config.json` to `ModelConfig` and back, without torch.
 
-In: the parsed `config.json` of a Llama, Qwen2 or Qwen3 model, as `transformers` 4 or 5 writes it. Out: a `ModelConfig`;
-what this decoder does not compute (sliding windows, other activations, partial rotation ...) is refused by name. The
-other way writes both generations' keys (`torch_dtype` and `dtype`, `rope_theta` with `rope_scaling` and
+In: the parsed `config.json` of a Llama, Qwen2, Qwen3 or ModernBERT model, as `transformers` 4 or 5 writes it. Out: a
+`ModelConfig`; what this decoder does not compute (sliding windows, other activations, partial rotation ...) is refused
+by name. The other way writes both generations' keys (`torch_dtype` and `dtype`, `rope_theta` with `rope_scaling` and
 `rope_parameters`), so that either reads the same model.
 
     config = config_from_hf(json.loads(Path("Qwen3-0.6B/config.json").read_text()))
@@ -17,8 +17,14 @@ from pydantic import ValidationError
 
 from headwater.core.errors import InputError
 from headwater.model.config import ModelConfig, RopeScaling
+from headwater.model.modernbert_hf import config_from_modernbert, config_to_modernbert
 
-ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
+ARCHITECTURES = {
+    "llama": "LlamaForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+    "modernbert": "ModernBertForMaskedLM",
+}
 
 _DEFAULTS: dict[str, dict[str, Any]] = {
     # What transformers 5.24 assumes for keys its own `save_pretrained` leaves out.
@@ -36,6 +42,8 @@ def config_from_hf(data: Mapping[str, Any], where: str = "config.json") -> Model
         raise InputError(
             f"model_type {kind!r} is not supported", where=where, mend=f"supported: {', '.join(ARCHITECTURES)}"
         )
+    if kind == "modernbert":
+        return config_from_modernbert(data, where)
     _refuse(data, where)
     defaults = _DEFAULTS[kind]
     missing = [name for name in _COPIED if data.get(name) is None]
@@ -113,7 +121,11 @@ def config_to_hf(
     pad_token_id: int | None = None,
 ) -> dict[str, Any]:
     """`config.json` of this model for `transformers` 4 and 5."""
-    kind = config.architecture
+    kind = config.hf_type
+    if kind == "modernbert":
+        return config_to_modernbert(
+            config, dtype=dtype, bos_token_id=bos_token_id, eos_token_id=eos_token_id, pad_token_id=pad_token_id
+        )
     data: dict[str, Any] = {
         "architectures": [ARCHITECTURES[kind]],
         "model_type": kind,

@@ -1,7 +1,7 @@
 """Initial weights that depend on a seed and the parameter's name, and on nothing else.
 
-In: a `Decoder` (whole, or a stage) and a seed. Out: the same numbers for the same parameter in every layout: each full
-tensor has a generator of its own, so a stage, a shard or a reordering of layers cannot change it.
+In: a `Decoder` or `Encoder` (whole, or a stage) and a seed. Out: the same numbers for the same parameter in every
+layout: each full tensor has a generator of its own, so a stage, a shard or a reordering of layers cannot change it.
 
     init_weights(model, seed=7)
 
@@ -20,6 +20,7 @@ from torch import Tensor
 
 from headwater.model.config import ModelConfig
 from headwater.model.decoder import Decoder
+from headwater.model.encoder import Encoder
 
 _RESIDUAL = ("o_proj.weight", "down_proj.weight")
 
@@ -34,7 +35,7 @@ def initial_tensor(name: str, shape: torch.Size | tuple[int, ...], config: Model
     """The full initial tensor of a parameter, float32 on the CPU. `shape` is the full shape, `name` Hugging Face's."""
     if name.endswith("norm.weight"):
         return torch.ones(shape, device="cpu")
-    if name.endswith(".bias"):
+    if name.endswith("bias"):
         return torch.zeros(shape, device="cpu")
     std = config.initializer_range
     if config.depth_scaled_init and name.endswith(_RESIDUAL):
@@ -50,7 +51,7 @@ def initial_tensor(name: str, shape: torch.Size | tuple[int, ...], config: Model
 
 
 @torch.no_grad()
-def init_weights(model: Decoder, seed: int) -> None:
+def init_weights(model: Decoder | Encoder, seed: int) -> None:
     """Fill every parameter of an unsharded model, in place, whatever its device and dtype."""
     for name, parameter in model.named_parameters():
         parameter.copy_(initial_tensor(name, parameter.shape, model.config, seed))

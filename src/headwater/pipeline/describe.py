@@ -44,7 +44,7 @@ def _model(recipe: Recipe) -> dict[str, Any]:
     sized = recipe.sized_model
     count = sized.parameter_count()
     return {
-        "architecture": model.architecture,
+        "architecture": model.hf_type,
         "layers": model.num_hidden_layers,
         "width": model.hidden_size,
         "heads": model.num_attention_heads,

@@ -19,7 +19,7 @@ from headwater.pipeline.export_config import ExportConfig
 from headwater.train.run_folder import RunFolder
 
 if TYPE_CHECKING:
-    from headwater.model.decoder import Decoder
+    from headwater.model.hf import Model
 
 FOLDER = "model"
 """Where in the artifact the Hugging Face folder lies."""
@@ -56,10 +56,10 @@ def export_model(model: Path | str, out: Path | str, *, dtype: str | None = None
     source, folder = Path(model), Path(out)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError("this folder exists and is not empty", where=str(folder), mend="name a new one with --out")
-    decoder, facts, tokenizer_path = _load(source)
+    loaded, facts, tokenizer_path = _load(source)
     tokenizer = Tokenizer.load(tokenizer_path)
     files = save_hf(
-        decoder,
+        loaded,
         folder,
         dtype=dtype,
         tokenizer_files=tokenizer.export_hf,
@@ -67,29 +67,29 @@ def export_model(model: Path | str, out: Path | str, *, dtype: str | None = None
         eos_token_id=tokenizer.eos_id,
         pad_token_id=tokenizer.pad_id,
     )
-    count = decoder.config.parameter_count()
+    count = loaded.config.parameter_count()
     return {
-        "architecture": decoder.config.architecture,
+        "architecture": loaded.config.hf_type,
         "parameters": count.total,
-        "vocabulary": decoder.config.vocab_size,
+        "vocabulary": loaded.config.vocab_size,
         "dtype": dtype or "as stored",
         **facts,
         "files": files,
     }
 
 
-def _load(source: Path) -> tuple[Decoder, dict[str, Any], Path]:
+def _load(source: Path) -> tuple[Model, dict[str, Any], Path]:
     """The weights on the CPU, what is known of them, and where their tokenizer lies."""
     from headwater.model.hf import load_hf
 
     if (source / "config.json").is_file():
         return load_hf(source), {"step": None, "averaged": False}, source
-    from headwater.engine.load import decoder_of
+    from headwater.engine.load import model_of
     from headwater.train.weights import load_weights
 
     weights = load_weights(source)
     return (
-        decoder_of(weights),
+        model_of(weights),
         {"step": weights.step, "averaged": weights.averaged},
         RunFolder.of(source).tokenizer_path,
     )
