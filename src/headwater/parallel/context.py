@@ -13,7 +13,7 @@ Two ways (`choose_method`):
   mask leaves every rank the same work, a window is cut into 2 x cp pieces and rank r takes pieces r and 2 cp - 1 - r
   (Llama 3, arXiv 2407.21783, section 3.3.2).
 
-    columns = ContextParallel("ulysses", group, rank, size).take(tokens, targets, positions, documents)
+    columns = take_columns(context_of(mesh, model.config), tokens, targets, positions, documents)
     hidden = model(columns.tokens, columns.positions, columns.layout)
 """
 
@@ -25,8 +25,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from headwater.model import BlockLayout
-from headwater.parallel.context_method import Method
+from headwater.core.errors import RecipeError
+from headwater.model import BlockLayout, ModelConfig
+from headwater.parallel.context_method import Method, choose_method
+from headwater.parallel.mesh import Mesh
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -34,12 +36,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Columns:
-    """What one rank computes on: its columns of a batch's rows, [rows, seq / cp], and how they attend."""
+    """What one rank computes on: its columns of a batch's rows, [rows, seq / cp], and how they attend (None: each row
+    is one document, and all of it is here)."""
 
     tokens: Tensor
     targets: Tensor
     positions: Tensor
-    layout: ContextLayout
+    layout: BlockLayout | None
 
 
 @dataclass(frozen=True)
@@ -71,14 +74,29 @@ class ContextParallel:
             documents = torch.zeros(tokens.shape, dtype=torch.int32, device=tokens.device)
         return ContextLayout(documents, self, positions)
 
-    def take(
-        self, tokens: Tensor, targets: Tensor, positions: Tensor | None = None, documents: Tensor | None = None
-    ) -> Columns:
-        """This rank's columns of whole rows [rows, seq]."""
-        layout = self.layout(tokens, positions, documents)
-        if positions is None:
-            positions = torch.arange(tokens.shape[1], device=tokens.device).expand(tokens.shape[0], -1)
-        return Columns(self.cut(tokens), self.cut(targets), self.cut(positions), layout)
+
+def take_columns(
+    context: ContextParallel | None, tokens: Tensor, targets: Tensor, positions: Tensor | None, documents: Tensor | None
+) -> Columns:
+    """This rank's columns of whole rows [rows, seq]; all of them without context parallelism."""
+    places = torch.arange(tokens.shape[1], device=tokens.device).unsqueeze(0) if positions is None else positions
+    if context is None:
+        return Columns(tokens, targets, places, None if documents is None else BlockLayout(documents))
+    layout = context.layout(tokens, positions, documents)
+    return Columns(context.cut(tokens), context.cut(targets), context.cut(places), layout)
+
+
+def context_of(mesh: Mesh, model: ModelConfig) -> ContextParallel | None:
+    """This rank's place on the cp axis; None where it is 1. RecipeError if the method asked for does not fit."""
+    group = mesh.group("cp")
+    if group is None:
+        return None
+    try:
+        method, _ = choose_method(mesh.config, heads=model.num_attention_heads, kv_heads=model.num_key_value_heads)
+    except ValueError as error:
+        what, _, mend = str(error).partition("\n  mend: ")
+        raise RecipeError(what, where="parallel.cp_method", mend=mend) from error
+    return ContextParallel(method, group, mesh.coordinate("cp"), mesh.size("cp"))
 
 
 class ContextLayout(BlockLayout):

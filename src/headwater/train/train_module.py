@@ -23,9 +23,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from headwater.core.errors import HeadwaterError, InputError
-from headwater.model import BlockLayout, CrossEntropy, Decoder, ModelConfig
+from headwater.model import CrossEntropy, Decoder, ModelConfig
 from headwater.model.rope import Rotary
 from headwater.parallel.apply import ParallelOptions, build_stages
+from headwater.parallel.context import context_of, take_columns
 from headwater.parallel.data import reshard
 from headwater.parallel.gradients import global_norm, scale_, settle
 from headwater.parallel.mesh import Mesh
@@ -105,6 +106,7 @@ class TrainModule:
         self._config = config
         self._parameters = named_parameters(*self.stages)
         self._tied: frozenset[str] = frozenset()
+        self._context = context_of(mesh, self.stages[0].config)
         self.optimizer = build_optimizer(config.optimizer, *self.stages, bf16=precision == "bf16")
         self.averaging = build_averaging(config.averaging, self._parameters)
         self._executor: Executor = Accumulator(
@@ -218,11 +220,8 @@ class TrainModule:
     def _forward(self, stage: Decoder, part: Batch) -> CrossEntropy:
         """Sums over the predicted tokens of a micro-batch, by a stage that holds all layers."""
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
-            positions = part.positions
-            if positions is None:
-                positions = torch.arange(part.tokens.shape[1], device=self.device).unsqueeze(0)
-            layout = None if part.documents is None else BlockLayout(part.documents)
-            return self._loss(stage, stage(part.tokens, positions, layout), part.targets)
+            own = take_columns(self._context, part.tokens, part.targets, part.positions, part.documents)
+            return self._loss(stage, stage(own.tokens, own.positions, own.layout), own.targets)
 
     def _loss(self, stage: Decoder, hidden: Tensor, targets: Tensor) -> CrossEntropy:
         """Sums over the predicted tokens, from the last layer's hidden states."""
