@@ -57,13 +57,18 @@ class Attention(nn.Module):
             q_bshe, k_bshe = self.q_norm(q_bshe), self.k_norm(k_bshe)
         scale = self.head_dim**-0.5  # on the queries' angles, which are few, rather than on the scores
         q_bshe, k_bshe = rotate(q_bshe, cos * scale, sin * scale), rotate(k_bshe, cos, sin)
-        if cache is not None:
-            out_bshe = cache.attend(self.layer, q_bshe, k_bshe, v_bshe)
-        elif layout is not None:
-            out_bshe = layout.attend(q_bshe, k_bshe, v_bshe)
-        else:
-            out_bshe = attend(q_bshe, k_bshe, v_bshe, None)
+        out_bshe = self.attend(q_bshe, k_bshe, v_bshe, layout, cache)
         return self.o_proj(out_bshe.reshape(batch, seq, -1))
+
+    def attend(
+        self, q_bshe: Tensor, k_bshe: Tensor, v_bshe: Tensor, layout: BlockLayout | None, cache: KVCache | None
+    ) -> Tensor:
+        """Attention between its projections, on its own so that it can be computed again in the backward pass."""
+        if cache is not None:
+            return cache.attend(self.layer, q_bshe, k_bshe, v_bshe)
+        if layout is not None:
+            return layout.attend(q_bshe, k_bshe, v_bshe)
+        return attend(q_bshe, k_bshe, v_bshe, None)
 
 
 class FeedForward(nn.Module):

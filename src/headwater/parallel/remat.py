@@ -10,8 +10,8 @@ et al. 2022, arXiv 2205.05198, in the per-operation form of torchtitan). `select
 attention alone, between its projections: it drops the probabilities that short sequences keep on a CPU; fused attention
 on GPUs keeps none to begin with.
 
-Pipeline schedules with a split backward pass (zero-bubble) go through a layer's graph more than once; each pass computes
-again what it needs, so checkpointing costs more there.
+Pipeline schedules with a split backward pass (zero-bubble) go through a layer's graph more than once; each pass
+computes again what it needs, so checkpointing costs more there.
 """
 
 from __future__ import annotations
