@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from headwater.core.errors import RecipeError
 from headwater.model import ModelConfig
+from headwater.parallel.config import ParallelConfig
 from headwater.parallel.mesh import Mesh
 from headwater.train import devices
 from headwater.train.batch import Batch
@@ -76,7 +77,7 @@ def test_the_chosen_micro_batch_fits_and_is_not_larger_than_the_batch(batch: int
     plan = plan_run(config)
     try:
         chosen, why = choose_micro_batch(
-            None, SMALL, plan, config, free_bytes=free, device_type="cpu", precision="fp32"
+            ParallelConfig(), SMALL, plan, config, free_bytes=free, device_type="cpu", precision="fp32"
         )
     except RecipeError as error:
         assert "GB" in error.what  # noqa: PT017
@@ -91,7 +92,9 @@ def test_the_chosen_micro_batch_fits_and_is_not_larger_than_the_batch(batch: int
 def test_the_recipes_own_micro_batch_is_taken() -> None:
     config = TrainConfig(steps=5, global_batch=8, seq_len=64)
     plan = plan_run(config)
-    chosen = choose_micro_batch(3, SMALL, plan, config, free_bytes=8 << 30, device_type="cpu", precision="fp32")
+    chosen = choose_micro_batch(
+        ParallelConfig(micro_batch=3), SMALL, plan, config, free_bytes=8 << 30, device_type="cpu", precision="fp32"
+    )
     assert chosen == (3, "as the recipe says")
 
 

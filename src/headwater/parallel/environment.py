@@ -28,11 +28,13 @@ _NAMES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """This process among all. `launched`: started by a launcher, so that there is someone to connect to."""
+    """This process among all, and among those of its machine. `launched`: started by a launcher, so that there is
+    someone to connect to."""
 
     rank: int = 0
     size: int = 1
     local_rank: int = 0
+    local_size: int = 1
     launched: bool = False
 
     @classmethod
@@ -48,16 +50,17 @@ class World:
                 mend="start with torchrun or `headwater train`, or unset RANK and WORLD_SIZE",
             )
         try:
-            rank, size, local = int(env["RANK"]), int(env["WORLD_SIZE"]), int(env.get("LOCAL_RANK", env["RANK"]))
-            if not 0 <= rank < size or local < 0:
-                raise ValueError(f"rank {rank} (local {local}) of {size}")
+            rank, size = int(env["RANK"]), int(env["WORLD_SIZE"])
+            local, locals_ = int(env.get("LOCAL_RANK", rank)), int(env.get("LOCAL_WORLD_SIZE", size))
+            if not 0 <= rank < size or not 0 <= local < locals_:
+                raise ValueError(f"rank {rank} of {size}, on its machine {local} of {locals_}")
         except ValueError as error:
             raise InputError(
                 f"the launcher's variables make no sense: {error}",
                 where="RANK, WORLD_SIZE, LOCAL_RANK",
                 mend="start with torchrun or `headwater train`",
             ) from error
-        return cls(rank, size, local, launched=True)
+        return cls(rank, size, local, locals_, launched=True)
 
     def device(self, kind: str) -> torch.device:
         """The device of this process: its own GPU on CUDA. UserError if the machine has fewer than processes."""

@@ -102,6 +102,15 @@ class Mesh:
         wide = [name for name in COMPOUND[axis] if self._sizes[name] > 1]
         return wide[0] if wide else COMPOUND[axis][0]
 
+    def maximum(self, value: float) -> float:
+        """The largest value of all ranks, on every rank."""
+        if (world := self.group("world")) is None:
+            return value
+        wide = torch.float32 if self.device.type == "mps" else torch.float64
+        shared = torch.tensor(value, dtype=wide, device=self.device)
+        dist.all_reduce(shared, dist.ReduceOp.MAX, group=world)
+        return float(shared)
+
     def place(self, rank: int | None = None) -> str:
         """`rank 5 (pp 1, tp 1)`: axes with more than one rank."""
         rank = self.rank if rank is None else rank

@@ -10,7 +10,7 @@ windows validation looks at. How many bytes of text the predicted tokens stand f
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,9 +27,12 @@ from headwater.train.batch import Batch
 class RunData:
     """Training batches of a run, read ahead in a thread."""
 
-    def __init__(self, dataset: TokenDataset, order: StepOrder, *, document_mask: bool) -> None:
+    def __init__(
+        self, dataset: TokenDataset, order: StepOrder, *, document_mask: bool, rank: int = 0, ranks: int = 1
+    ) -> None:
+        """`rank` of `ranks`: the data-parallel place, which chooses the rows of every batch."""
         split = dataset.split("train")
-        self._loader = Loader(split, order, restart_positions=document_mask)
+        self._loader = Loader(split, order, rank=rank, world=ranks, restart_positions=document_mask)
         self._document_mask = document_mask
         self._bytes_per_token = {name: _bytes_per_target(stream) for name, stream in split.domains.items()}
 
@@ -50,6 +53,7 @@ class RunData:
             self._document_mask,
             domains=loaded.domains,
             text_bytes=text_bytes,
+            all_domains=self._bytes_per_token,  # the same on every rank, whatever its rows are from
         )
 
 
@@ -104,6 +108,10 @@ def _bytes_per_target(stream: DomainStream) -> float:
     return stream.bytes / max(1, stream.tokens - stream.documents)
 
 
+def _tokens_by_domain(domains: Sequence[str], seq_len: int) -> dict[str, int]:
+    return {name: rows * seq_len for name, rows in Counter(domains).items()}
+
+
 def _batch(
     tokens: np.ndarray,
     documents: np.ndarray,
@@ -112,6 +120,7 @@ def _batch(
     *,
     domains: Sequence[str],
     text_bytes: float,
+    all_domains: Iterable[str] = (),
 ) -> Batch:
     """Tensors of [B, S + 1] arrays; a target across a document's border becomes IGNORE."""
     targets = np.where(documents[:, 1:] == documents[:, :-1], tokens[:, 1:], IGNORE)
@@ -121,6 +130,6 @@ def _batch(
         targets=torch.from_numpy(targets),
         positions=torch.from_numpy(positions) if document_mask else None,
         documents=torch.from_numpy(np.ascontiguousarray(documents[:, :-1])) if document_mask else None,
-        domain_tokens={name: rows * seq_len for name, rows in Counter(domains).items()},
+        domain_tokens={**dict.fromkeys(all_domains, 0), **_tokens_by_domain(domains, seq_len)},
         text_bytes=text_bytes,
     )

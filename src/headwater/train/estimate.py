@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from headwater.core.errors import RecipeError
 from headwater.model import ModelConfig
+from headwater.parallel.config import ParallelConfig
 from headwater.train.config import TrainConfig
 from headwater.train.phases import RunPlan
 
@@ -55,6 +56,24 @@ def state_size(model: ModelConfig, config: TrainConfig) -> StateSize:
     return StateSize(weights, weights, moments, copies * weights)
 
 
+def rank_state_bytes(model: ModelConfig, config: TrainConfig, parallel: ParallelConfig) -> int:
+    """The most that one rank holds all through a step, exactly but for unevenness: see `headwater.parallel.data`.
+
+    A pipeline's edge stage has an embedding or head beside its layers. Gathered parameters and the gradients of a step
+    in progress are whole for the rank's layers.
+    """
+    whole = state_size(model, config)
+    count = model.parameter_count(padded=True)
+    edges = count.embedding + count.head if parallel.pp == 1 else max(count.embedding, count.head)
+    share = (count.layers / parallel.pp + edges + count.final_norm) / count.total / parallel.tp
+    sharing = parallel.dp_shard * parallel.cp
+    held = share * ((whole.weights + whole.optimizer + whole.averages) / sharing + whole.gradients)
+    if sharing > 1:  # and what is gathered: all of the rank's layers, or two of them at a time
+        layers = count.layers / parallel.pp if parallel.zero < 3 else 2 * count.per_layer
+        held += 4 * (layers + edges) / parallel.tp
+    return int(held)
+
+
 def activation_bytes_per_token(model: ModelConfig, config: TrainConfig, precision: str, seq_len: int) -> int:
     """Bytes kept per token of a micro-batch for its backward pass, logits apart (they come in chunks)."""
     width, ffn = model.hidden_size, model.intermediate_size
@@ -71,8 +90,20 @@ def activation_bytes_per_token(model: ModelConfig, config: TrainConfig, precisio
     return int(model.num_hidden_layers * per_layer + working + 12 * width)
 
 
+def _check_batches(parallel: ParallelConfig, plan: RunPlan) -> None:
+    """Every data-parallel rank has equally many samples in every step: an uneven share would leave ranks waiting."""
+    for segment in plan.segments:
+        if segment.global_batch % parallel.data_parallel:
+            raise RecipeError(
+                f"the batch of {segment.global_batch:,} samples from step {segment.first_step:,} on does not divide over "
+                f"{parallel.data_parallel:,} data-parallel ranks",
+                where="train.global_batch",
+                mend=f"use multiples of {parallel.data_parallel:,} (train.batch_ramp and phases included)",
+            )
+
+
 def choose_micro_batch(
-    wish: int | None,
+    parallel: ParallelConfig,
     model: ModelConfig,
     plan: RunPlan,
     config: TrainConfig,
@@ -81,12 +112,19 @@ def choose_micro_batch(
     device_type: str,
     precision: str,
 ) -> tuple[int, str]:
-    """(samples in a forward pass, why). RecipeError if not even the state of the run fits."""
+    """(samples in a forward pass of one rank, why). `free_bytes`: the least any rank has.
+
+    RecipeError if not even the state of the run fits, or a batch does not divide over the ranks.
+    """
     longest = max(segment.seq_len for segment in plan.segments)
-    largest = max(segment.global_batch for segment in plan.segments)
-    state = state_size(model, config).total
+    _check_batches(parallel, plan)
+    wish, ranks = parallel.micro_batch, parallel.data_parallel
+    largest = max(segment.global_batch for segment in plan.segments) // ranks
+    state = rank_state_bytes(model, config, parallel)
     room = int(free_bytes * MEMORY_SHARE) - state
-    per_sample = activation_bytes_per_token(model, config, precision, longest) * longest
+    # Sequence and context parallelism share the tokens; a pipeline's first stage keeps as many micro-batches in flight
+    # as the layers are cut into.
+    per_sample = activation_bytes_per_token(model, config, precision, longest) * longest // parallel.tp // parallel.cp
     if room < per_sample:
         raise RecipeError(
             f"the run needs about {(state + per_sample) / 1e9:.2f} GB ({state / 1e9:.2f} GB of weights, gradients and "
@@ -101,7 +139,7 @@ def choose_micro_batch(
     speed = max(1, (CPU_TOKENS if device_type == "cpu" else GPU_TOKENS) // longest)
     chosen = min(fits, speed, largest)
     if chosen == largest:
-        return chosen, "the whole batch at once"
+        return chosen, "the whole batch at once" if ranks == 1 else "a rank's whole batch at once"
     # Equal parts: as few as the limit allows.
     parts = -(-largest // chosen)
     chosen = -(-largest // parts)

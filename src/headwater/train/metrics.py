@@ -1,8 +1,8 @@
 """Figures of every step into the record, the console and the endpoint.
 
-In: step outcomes and what other callbacks put into `trainer.record`. Out: lines of `metrics.jsonl` (the record), the
-console's line, Prometheus' gauges. Moving average and counters are part of the checkpoint, so a resumed record
-continues exactly.
+In: step outcomes (of all ranks together) and what other callbacks put into `trainer.record`. Out, on rank 0: lines of
+`metrics.jsonl` (the record), the console's line, Prometheus' gauges. Moving average and counters are part of the
+checkpoint, so a resumed record continues exactly.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ class MetricsCallback(Callback):
 
     def on_start(self, trainer: Trainer) -> None:
         config = self._config
+        if not trainer.ranks.first:
+            return
         self._record = MetricsRecord(trainer.run.metrics_path)
         self._peak = devices.peak_flops(trainer.module.device, trainer.module.precision)
         if config.console:
@@ -59,14 +61,18 @@ class MetricsCallback(Callback):
         wanted = trainer.step == 1 or due(trainer.step, self._config.every, trainer.steps)
         if not wanted and "val_loss" not in trainer.record:
             return
-        line = self._line(trainer, outcome)
-        assert self._record is not None
+        module = trainer.module
+        memory = int(module.mesh.maximum(devices.used_memory_bytes(module.device)))
+        if self._record is None:  # not the rank that writes
+            return
+        line = self._line(trainer, outcome, memory)
         self._record.append(line)
         for sink in (self._console, self._prometheus):
             if sink is not None:
                 sink.write(line)
 
-    def _line(self, trainer: Trainer, outcome: StepOutcome) -> dict[str, Any]:
+    def _line(self, trainer: Trainer, outcome: StepOutcome, memory: int) -> dict[str, Any]:
+        """`memory`: that of the rank that uses most."""
         seconds = trainer.record["step_seconds"]
         throughput = outcome.tokens / seconds
         line: dict[str, Any] = {
@@ -81,7 +87,7 @@ class MetricsCallback(Callback):
             "lr": outcome.lr,
             "throughput": throughput,
             "mfu": None,
-            "mem_allocated": devices.used_memory_bytes(trainer.module.device),
+            "mem_allocated": memory,
             "gpu_util": devices.gpu_utilisation(trainer.module.device),
             "forward_backward_seconds": outcome.forward_backward_seconds,
             "optimizer_seconds": outcome.optimizer_seconds,
@@ -91,7 +97,8 @@ class MetricsCallback(Callback):
         if outcome.z_loss is not None:
             line["z_loss"] = outcome.z_loss
         if self._peak is not None:
-            line["mfu"] = trainer.module.flops_per_token(outcome.seq_len) * throughput / self._peak
+            peak = self._peak * trainer.module.mesh.world
+            line["mfu"] = trainer.module.flops_per_token(outcome.seq_len) * throughput / peak
         return line
 
     def sync(self) -> None:

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -28,6 +29,9 @@ from headwater.dataset import StepOrder, TokenDataset
 from headwater.model import ModelConfig, keep_freed_memory
 from headwater.monitor import MonitorConfig
 from headwater.monitor.record import cut_after
+from headwater.parallel.agreement import Ranks
+from headwater.parallel.config import ParallelConfig
+from headwater.parallel.environment import World
 from headwater.parallel.mesh import Mesh
 from headwater.tokenizer import Tokenizer
 from headwater.train import announce, devices, estimate
@@ -44,29 +48,12 @@ from headwater.train.phases import plan_run
 from headwater.train.rng import seed_everything
 from headwater.train.run_folder import RunFolder
 from headwater.train.sampling import SamplingCallback
+from headwater.train.start import FollowerRun, connected
 from headwater.train.train_module import TrainModule
 from headwater.train.trainer import Trainer
 from headwater.train.validation import ValidationCallback
 
 FORMAT = 1
-
-
-class Layout(Protocol):
-    """What training needs to know of the `parallel` section."""
-
-    @property
-    def micro_batch(self) -> int | None: ...
-
-    @property
-    def ranks(self) -> int: ...
-
-
-class OneProcess:
-    """The layout of a run without a `parallel` section."""
-
-    def __init__(self, micro_batch: int | None = None) -> None:
-        self.micro_batch = micro_batch
-        self.ranks = 1
 
 
 def train(
@@ -78,15 +65,17 @@ def train(
     config: TrainConfig | dict[str, Any],
     monitor: MonitorConfig | None = None,
     micro_batch: int | None = None,
+    parallel: ParallelConfig | None = None,
     seed: int = 0,
     reporter: Reporter = SILENT,
     callbacks: Sequence[Callback] = (),
 ) -> RunFolder:
-    """Train straight from files, without a recipe. Arguments and errors as `train_run`."""
+    """Train straight from files, without a recipe. Arguments and errors as `train_run`; `micro_batch` is for the usual
+    case of one process, without a `parallel`."""
     return train_run(
         config=config if isinstance(config, TrainConfig) else TrainConfig.model_validate(config),
         model=model if isinstance(model, ModelConfig) else ModelConfig.model_validate(model),
-        parallel=OneProcess(micro_batch),
+        parallel=parallel or ParallelConfig(micro_batch=micro_batch),
         monitor=monitor or MonitorConfig(),
         dataset=Path(dataset),
         tokenizer=Path(tokenizer),
@@ -101,7 +90,7 @@ def train_run(
     *,
     config: TrainConfig,
     model: ModelConfig,
-    parallel: Layout,
+    parallel: ParallelConfig,
     monitor: MonitorConfig,
     dataset: Path,
     tokenizer: Path,
@@ -113,6 +102,9 @@ def train_run(
 ) -> RunFolder:
     """Train, or go on training, in `run_dir`.
 
+    In a layout of several ranks every rank calls this with the same arguments, started by torchrun; `run_dir` and
+    `dataset` are on a file system that all see. Rank 0 writes and reports; errors are raised by all.
+
     `callbacks` are called after validation and before metrics and checkpoints. Raises RecipeError for what cannot be
     trained as asked, LockedError while another process trains here, DiskSpaceError, `NonFiniteError` when training
     diverges, and `Interrupted` (a KeyboardInterrupt) after a signal, with a checkpoint saved. UserError if the folder
@@ -123,17 +115,23 @@ def train_run(
         _refuse_another(run, _record(config, model, seed, TokenDataset.open(dataset), Tokenizer.load(tokenizer)))
         reporter.info(f"{run.path} is trained already: {run.final.step:,} steps")
         return run
-    if parallel.ranks > 1:
-        raise RecipeError(
-            f"the layout needs {parallel.ranks:,} ranks; this version trains in one process",
-            where="parallel",
-            mend="leave the parallel degrees at 1",
-        )
-    with FolderLock(run_dir):
-        run_dir.mkdir(parents=True, exist_ok=True)
-        return _Run(config, model, parallel, monitor, dataset, tokenizer, seed, run, reporter, recipe_text).go(
-            callbacks
-        )
+    with connected(parallel, config.device) as (mesh, ranks), ExitStack() as stack:
+        ranks.on_first(lambda: _take(run_dir, stack))
+        if not ranks.first:
+            run, reporter = FollowerRun(run_dir), SILENT
+        parts = _Run(config, model, mesh, ranks, monitor, dataset, tokenizer, seed, run, reporter, recipe_text)
+        return parts.go(callbacks)
+
+
+def _sharing(device: torch.device) -> int:
+    """Processes that share the free memory this one sees."""
+    return World.from_env().local_size if device.type == "cpu" else 1
+
+
+def _take(run_dir: Path, stack: ExitStack) -> None:
+    """Lock the run's folder until the stack closes, and make it."""
+    stack.enter_context(FolderLock(run_dir))
+    run_dir.mkdir(parents=True, exist_ok=True)
 
 
 def _record(
@@ -169,7 +167,8 @@ class _Run:
         self,
         config: TrainConfig,
         model: ModelConfig,
-        parallel: Layout,
+        mesh: Mesh,
+        ranks: Ranks,
         monitor: MonitorConfig,
         dataset: Path,
         tokenizer: Path,
@@ -179,27 +178,26 @@ class _Run:
         recipe_text: str,
     ) -> None:
         self.config, self.monitor, self.seed, self.run, self.reporter = config, monitor, seed, run, reporter
+        self.mesh, self.ranks, self.device = mesh, ranks, mesh.device
         self.dataset = TokenDataset.open(dataset)
         self.tokenizer = Tokenizer.load(tokenizer)
         self.dataset.check_tokenizer(self.tokenizer)
         self.model = model.with_vocab_size(self.tokenizer.vocab_size)
         self.plan = plan_run(config)
         self._check_lengths()
-        self.device = devices.choose_device(config.device)
         self.precision, precision_why = devices.choose_precision(config.precision, self.device, self.model.hidden_size)
         self.micro_batch, micro_why = estimate.choose_micro_batch(
-            parallel.micro_batch,
+            mesh.config,
             self.model,
             self.plan,
             config,
-            free_bytes=devices.free_memory_bytes(self.device),
+            free_bytes=-int(mesh.maximum(-devices.free_memory_bytes(self.device) / _sharing(self.device))),
             device_type=self.device.type,
             precision=self.precision,
         )
         self.choices = announce.Choices(self.device, self.precision, precision_why, self.micro_batch, micro_why)
-        self._settle(recipe_text)
-        self.ledger = RunLedger(run.ledger_path)
-        record_plan(self.ledger, self.plan, seed=seed, dataset_fingerprint=self.dataset.fingerprint)
+        ranks.on_first(lambda: self._settle(recipe_text))
+        self.ledger = ranks.on_first(self._open_ledger)
         self.order = StepOrder(self.dataset.split("train").sizes, seed=seed, segments=self.ledger.step_segments())
         self.store = CheckpointStore(
             run.checkpoints_dir,
@@ -207,7 +205,13 @@ class _Run:
             keep=config.checkpoint.keep,
             permanent_every=config.checkpoint.permanent_every,
             warn=self._warn,
+            ranks=Ranks.new(),
         )
+
+    def _open_ledger(self) -> RunLedger:
+        ledger = RunLedger(self.run.ledger_path)
+        record_plan(ledger, self.plan, seed=self.seed, dataset_fingerprint=self.dataset.fingerprint)
+        return ledger
 
     def _check_lengths(self) -> None:
         longest = max(segment.seq_len for segment in self.plan.segments)
@@ -233,20 +237,27 @@ class _Run:
 
     def go(self, callbacks: Sequence[Callback]) -> RunFolder:
         announce.describe(self.reporter, self.config, self.model, self.plan, self.choices, self.order)
-        self._check_disk()
-        self._clean()
+        self.ranks.on_first(self._check_disk)
+        self.store.clean()
+        self.ranks.on_first(self._clean)
         seed_everything(self.seed)
         if self.device.type == "cpu":
             keep_freed_memory()
         module = TrainModule.build(
             self.model,
             self.config,
-            mesh=Mesh.single(self.device),
+            mesh=self.mesh,
             precision=self.precision,
             micro_batch=self.micro_batch,
             seed=self.seed,
         )
-        data = RunData(self.dataset, self.order, document_mask=self.config.document_mask)
+        data = RunData(
+            self.dataset,
+            self.order,
+            document_mask=self.config.document_mask,
+            rank=self.mesh.coordinate("dp"),
+            ranks=self.mesh.size("dp"),
+        )
         trainer = Trainer(
             plan=self.plan,
             module=module,
@@ -255,6 +266,7 @@ class _Run:
             ledger=self.ledger,
             callbacks=self._callbacks(callbacks),
             reporter=self.reporter,
+            ranks=self.ranks,
         )
         with devices.determinism(self.config.deterministic, self.device):
             if self.config.dry_run:
@@ -302,7 +314,6 @@ class _Run:
 
     def _clean(self) -> None:
         """Remove what a kill left half-written."""
-        self.store.clean()
         for path in (*self.run.path.glob(f"{TEMP_PREFIX}*"), *self.run.checkpoints_dir.glob(f"{TEMP_PREFIX}*")):
             path.unlink(missing_ok=True)
 
@@ -310,7 +321,12 @@ class _Run:
         """Load the newest good checkpoint and cut the record back to it; without one, begin."""
         loaded = self.store.newest_good()
         step = loaded.ref.step if loaded else 0
-        facts = {"device": str(self.device), "threads": torch.get_num_threads(), "precision": self.precision}
+        facts = {
+            "device": self.device.type,
+            "threads": torch.get_num_threads(),
+            "precision": self.precision,
+            "layout": self.mesh.config.describe(),
+        }
         if loaded is not None:
             if not self.ledger.contains(str(loaded.state["ledger"])):
                 raise CorruptArtifactError(
@@ -321,8 +337,7 @@ class _Run:
             tensors = empty_tensors(loaded.ref.path)
             read_tensors(loaded.ref.path, tensors)
             trainer.load_state(tensors, loaded.state)
-        dropped = cut_after(self.run.metrics_path, step)
-        cut_after(self.run.path / "samples.jsonl", step)
+        dropped = self.ranks.on_first(lambda: self._cut(step))
         if loaded is None:
             self.run.event("started", **facts)
             return
@@ -330,6 +345,11 @@ class _Run:
         again = f"; {dropped:,} later steps are trained again" if dropped else ""
         self.reporter.info(f"going on from step {step:,} of {self.plan.steps:,}{again}")
         self._tell_of_other_machine(facts)
+
+    def _cut(self, step: int) -> int:
+        """Drop what the record has after a step; how many lines of metrics that were."""
+        cut_after(self.run.path / "samples.jsonl", step)
+        return cut_after(self.run.metrics_path, step)
 
     def _tell_of_other_machine(self, facts: dict[str, Any]) -> None:
         starts = [event for event in self.run.events() if event["event"] in ("started", "resumed")]

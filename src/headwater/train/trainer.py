@@ -21,6 +21,7 @@ from typing import Any, Protocol
 import torch
 
 from headwater.core.progress import Reporter
+from headwater.parallel.agreement import Ranks
 from headwater.train.batch import Batch
 from headwater.train.callbacks import Callback
 from headwater.train.ledger import RunLedger
@@ -51,7 +52,7 @@ class BatchSource(Protocol):
 class Trainer:
     """One run in progress. Public attributes are for callbacks to read.
 
-    `step`: steps done. `tokens`: tokens read. `record`: figures of the step in progress, for the metrics callback.
+    `ranks`: this process among those of the run; only `ranks.first` writes files. `step`: steps done. `tokens`: tokens read. `record`: figures of the step in progress, for the metrics callback.
     `spent`: seconds that callbacks made training wait since the last line of the record, by metric key.
     """
 
@@ -65,6 +66,7 @@ class Trainer:
         ledger: RunLedger,
         callbacks: Sequence[Callback],
         reporter: Reporter,
+        ranks: Ranks | None = None,
     ) -> None:
         names = [callback.name for callback in callbacks]
         if "" in names or len(set(names)) != len(names):
@@ -75,6 +77,7 @@ class Trainer:
         self.ledger = ledger
         self.callbacks = list(callbacks)
         self.reporter = reporter
+        self.ranks = ranks or Ranks()
         self.step = 0
         self.tokens = 0
         self.record: dict[str, Any] = {}
