@@ -30,3 +30,9 @@ def test_biases_head_norms_and_tied_embeddings_survive_tensor_parallelism(layout
     model = MODEL.model_copy(update={"attention_bias": True, "qk_norm": True, "tie_word_embeddings": True})
     found = compare(ParallelConfig.model_validate(layout), model=model, config=train_config(z_loss=1e-3))
     assert_equal_to_one_process(found)
+
+
+@pytest.mark.parametrize("layout", [{"dp_shard": 2}, {"tp": 2}, {"tp": 2, "dp_shard": 2}], ids=str)
+def test_muon_orthogonalises_whole_matrices_in_every_layout(layout: dict[str, int]) -> None:
+    config = train_config(optimizer={"name": "muon", "lr": 0.02, "adamw_lr": 1e-3, "eps": 1e-6})
+    assert_equal_to_one_process(compare(ParallelConfig.model_validate(layout), config=config))

@@ -45,7 +45,23 @@ def shaped_like(source: Tensor, like: Tensor) -> Tensor:
     """`source` as a tensor of its own on the device of `like`, sharded as `like` is if it has that full shape."""
     if isinstance(source, DTensor) or not isinstance(like, DTensor) or source.shape != like.shape:
         return source.to(like.device)
-    part = local_part(source, like).to(like.device, copy=True)
+    return from_local(local_part(source, like).to(like.device, copy=True), like)
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """The full tensor, gathered from the ranks that share it (all of them call this); itself where nobody does."""
+    tensor = tensor.detach()
+    if not isinstance(tensor, DTensor):
+        return tensor
+    gathered = tensor.full_tensor()
+    assert isinstance(gathered, Tensor)
+    return gathered
+
+
+def from_local(part: Tensor, like: Tensor) -> Tensor:
+    """This rank's `part` as a tensor that lies over the ranks as `like` does."""
+    if not isinstance(like, DTensor):
+        return part
     return DTensor.from_local(
         part, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
     )

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
 from headwater.model import Decoder
 from headwater.parallel.data import reshard
 from headwater.parallel.mesh import Mesh
+from headwater.parallel.slices import whole
 
 
 @torch.no_grad()
@@ -27,8 +27,7 @@ def whole_model(stage: Decoder, mesh: Mesh) -> Decoder | None:
     reshard(stage)
     tensors: dict[str, Tensor] = {}
     for name, parameter in stage.named_parameters():
-        value = parameter.detach()
-        full = value.full_tensor() if isinstance(value, DTensor) else value
+        full = whole(parameter)
         if mesh.rank == 0:
             tensors[name] = full
     if mesh.rank != 0:

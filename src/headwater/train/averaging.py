@@ -15,7 +15,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from headwater.parallel.slices import copy_full_, local, shaped_like
+from headwater.parallel.slices import copy_full_, from_local, local, shaped_like
 from headwater.train.config import AveragingConfig
 
 MEAN = "mean."
@@ -60,9 +60,11 @@ class WeightAveraging:
         """The averaged weights by name; {} before the first update."""
         if self._ema or not self._snapshots:
             return self._ema
-        return {
-            name: torch.stack([snapshot[name] for snapshot in self._snapshots]).mean(dim=0) for name in self._parameters
+        means = {
+            name: torch.stack([local(snapshot[name]) for snapshot in self._snapshots]).mean(dim=0)
+            for name in self._parameters
         }
+        return {name: from_local(mean, self._parameters[name]) for name, mean in means.items()}
 
     @contextmanager
     def swapped_in(self) -> Iterator[None]:

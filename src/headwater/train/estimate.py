@@ -95,8 +95,8 @@ def _check_batches(parallel: ParallelConfig, plan: RunPlan) -> None:
     for segment in plan.segments:
         if segment.global_batch % parallel.data_parallel:
             raise RecipeError(
-                f"the batch of {segment.global_batch:,} samples from step {segment.first_step:,} on does not divide over "
-                f"{parallel.data_parallel:,} data-parallel ranks",
+                f"the batch of {segment.global_batch:,} samples (from step {segment.first_step:,} on) "
+                f"does not divide over {parallel.data_parallel:,} data-parallel ranks",
                 where="train.global_batch",
                 mend=f"use multiples of {parallel.data_parallel:,} (train.batch_ramp and phases included)",
             )

@@ -7,7 +7,8 @@ that every direction of the matrix moves equally far (Jordan et al. 2024, https:
     MuonAdamW([{"params": matrices, "kind": "muon", "lr": 0.02}, {"params": others, "kind": "adamw", "lr": 0.003}])
 
 Matrices of one shape are stacked and orthogonalised together: on a small model that is a few batched products in
-place of hundreds of tiny ones.
+place of hundreds of tiny ones. A matrix that is sharded over ranks is gathered, orthogonalised whole on every rank, and
+each keeps its part of the update: the same result in every layout, for one all-gather of the matrices a step.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 from torch.optim.adamw import adamw
+
+from headwater.parallel.slices import from_local, local, local_part, whole
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 """Coefficients a, b, c of x <- a x + b (x x') x + c (x x')^2 x, chosen for steep convergence of small singular values;
@@ -101,13 +104,15 @@ class MuonAdamW(torch.optim.Optimizer):
         for parameter in parameters:
             if "momentum" not in self.state[parameter]:
                 self.state[parameter]["momentum"] = torch.zeros_like(parameter)
-        momenta = [self.state[parameter]["momentum"] for parameter in parameters]
-        torch._foreach_lerp_(momenta, grads, 1.0 - group["momentum"])
+        own_grads = [local(grad) for grad in grads]
+        momenta = [local(self.state[parameter]["momentum"]) for parameter in parameters]
+        torch._foreach_lerp_(momenta, own_grads, 1.0 - group["momentum"])
         directions = momenta
         if group["nesterov"]:
-            directions = list(torch._foreach_lerp(grads, momenta, group["momentum"]))
+            directions = list(torch._foreach_lerp(own_grads, momenta, group["momentum"]))
+        own = [local(parameter) for parameter in parameters]
         if group["weight_decay"]:
-            torch._foreach_mul_(parameters, 1.0 - group["lr"] * group["weight_decay"])
+            torch._foreach_mul_(own, 1.0 - group["lr"] * group["weight_decay"])
         by_shape: dict[torch.Size, list[int]] = defaultdict(list)
         for index, parameter in enumerate(parameters):
             by_shape[parameter.shape].append(index)
@@ -117,9 +122,10 @@ class MuonAdamW(torch.optim.Optimizer):
             alpha = -group["lr"] * update_scale(rows, columns, group["scale"])
             for start in range(0, len(indices), at_once):
                 part = indices[start : start + at_once]
-                stack = torch.stack([directions[i] for i in part])
+                stack = torch.stack([whole(from_local(directions[i], parameters[i])) for i in part])
                 updates = orthogonalise(stack, group["newton_schulz_steps"], bf16=group["bf16"])
-                torch._foreach_add_([parameters[i] for i in part], list(updates.unbind()), alpha=alpha)
+                shares = [local_part(update, parameters[i]) for update, i in zip(updates, part, strict=True)]
+                torch._foreach_add_([own[i] for i in part], shares, alpha=alpha)
 
     def _adamw(self, group: dict[str, Any], parameters: list[Tensor]) -> None:
         for parameter in parameters:

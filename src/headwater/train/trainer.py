@@ -52,8 +52,9 @@ class BatchSource(Protocol):
 class Trainer:
     """One run in progress. Public attributes are for callbacks to read.
 
-    `ranks`: this process among those of the run; only `ranks.first` writes files. `step`: steps done. `tokens`: tokens read. `record`: figures of the step in progress, for the metrics callback.
-    `spent`: seconds that callbacks made training wait since the last line of the record, by metric key.
+    `ranks`: this process among those of the run; only `ranks.first` writes files. `step`: steps done. `tokens`: tokens
+    read. `record`: figures of the step in progress, for the metrics callback. `spent`: seconds that callbacks made
+    training wait since the last line of the record, by metric key.
     """
 
     def __init__(
