@@ -19,6 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headwater.dataset.dataset import DatasetSplit
+from headwater.dataset.masking import IGNORE
+from headwater.dataset.objective import Objective
 from headwater.dataset.order import SampleRef
 from headwater.dataset.steps import StepOrder, rank_slice
 
@@ -28,7 +30,9 @@ class Batch:
     """Rows of one step, B of them with S = seq_len.
 
     tokens int64 [B, S + 1]; documents int32 [B, S + 1], ordinal within the row; positions int32 [B, S]; loss_mask
-    bool [B, S]: whether targets[b, s] counts (it does not across a document's border); refs: which sample each row is.
+    bool [B, S]: whether targets[b, s] counts (it does not across a document's border, or where nothing is masked);
+    refs: which sample each row is. masked_inputs and masked_targets int64 [B, S]: what a masked language model sees and
+    must say (IGNORE where nothing is asked); None for models that read left to right.
     """
 
     step: int
@@ -37,16 +41,23 @@ class Batch:
     positions: NDArray[np.int32]
     loss_mask: NDArray[np.bool_]
     refs: tuple[SampleRef, ...]
+    masked_inputs: NDArray[np.int64] | None = None
+    masked_targets: NDArray[np.int64] | None = None
 
     @property
     def inputs(self) -> NDArray[np.int64]:
-        """[B, S], a view."""
-        return self.tokens[:, :-1]
+        """[B, S]: what the model sees."""
+        return self.tokens[:, :-1] if self.masked_inputs is None else self.masked_inputs
 
     @property
     def targets(self) -> NDArray[np.int64]:
-        """[B, S], a view: the token after each input."""
-        return self.tokens[:, 1:]
+        """[B, S]: the token after each input, or the masked ones at their places; those that do not count included."""
+        return self.tokens[:, 1:] if self.masked_targets is None else self.masked_targets
+
+    @property
+    def counted_targets(self) -> NDArray[np.int64]:
+        """[B, S]: targets, IGNORE where they do not count."""
+        return np.where(self.loss_mask, self.targets, IGNORE)
 
     @property
     def samples(self) -> NDArray[np.int64]:
@@ -78,7 +89,7 @@ class Loader:
     """Reads the batches of one rank.
 
     `restart_positions`: positions begin at 0 in each document (of which a row may hold only a part), else in each row.
-    `prefetch`: batches prepared ahead by the thread.
+    `prefetch`: batches prepared ahead by the thread. `objective` changes every batch read; None: the next token.
     """
 
     def __init__(
@@ -90,12 +101,14 @@ class Loader:
         world: int = 1,
         restart_positions: bool = True,
         prefetch: int = 2,
+        objective: Objective | None = None,
     ) -> None:
         if prefetch < 1:
             raise ValueError(f"prefetch is {prefetch}; give at least 1")
         rank_slice(range(world), rank, world)  # refuses a rank outside now, not at the first batch
         self.split, self.order, self.rank, self.world = split, order, rank, world
         self.restart_positions, self.prefetch = restart_positions, prefetch
+        self.objective = objective
 
     def batch(self, step: int) -> Batch:
         """This rank's rows of one step, read now. CorruptArtifactError if the data is damaged."""
@@ -109,7 +122,7 @@ class Loader:
         for row, ref in enumerate(refs):
             window = self.split.domains[ref.domain].window(ref.start, ref.stop)
             tokens[row], documents[row] = window.tokens, window.documents
-        return Batch(
+        batch = Batch(
             step=step,
             tokens=tokens,
             documents=documents,
@@ -117,6 +130,7 @@ class Loader:
             loss_mask=documents[:, 1:] == documents[:, :-1],
             refs=tuple(refs),
         )
+        return batch if self.objective is None else self.objective(batch)
 
     def iterate(self, first_step: int, last_step: int) -> Iterator[Batch]:
         """Batches of first_step..last_step (inclusive), `prefetch` of them read ahead.

@@ -22,8 +22,8 @@ class Tokenizer:
     """A loaded tokenizer. Immutable; safe to use from several threads.
 
     With a model trained by Headwater `decode(encode(text)) == text` for every text that is valid Unicode. Encoding
-    never gives reserved ids: "<s>" in a text is three characters. `bos_id`, `pad_id` and `unk_id` are None where a
-    foreign tokenizer has none.
+    never gives reserved ids: "<s>" in a text is three characters. `bos_id`, `pad_id`, `unk_id` and `mask_id` are
+    None where a foreign tokenizer has none.
     """
 
     def __init__(self, backend: Backend, path: Path) -> None:
@@ -39,6 +39,7 @@ class Tokenizer:
         self.bos_id = backend.roles.get("bos")
         self.pad_id = backend.roles.get("pad")
         self.unk_id = backend.roles.get("unk")
+        self.mask_id = backend.roles.get("mask")
         self.document_prefix: tuple[int, ...] = (backend.roles["bos"],) if backend.begins_with_bos else ()
         """What stands before a document's text, in training and in prompts: bos with Headwater's tokenizers and with
         foreign ones whose post-processor adds it (Llama), nothing with others (Qwen)."""
