@@ -49,6 +49,7 @@ def test_words_of_alphabets_are_units(
         ("我们今天去参观中华人民共和国国家博物馆", "我们 今天 去 参观 中华人民共和国 国家博物馆"),
         ("他们的确实现了目标", "他们 的确 实现 了 目标"),
         ("龘龘今天", "龘 龘 今天"),
+        ("國家圖書館與語言學院", "國家圖書館 與 語言 學院"),
     ],
 )
 def test_chinese_is_cut_into_words(text: str, expected: str) -> None:
