@@ -17,7 +17,8 @@ from headwater.core.errors import HeadwaterError, RecipeError
 from headwater.model import BlockLayout, Decoder, ModelConfig, cross_entropy, init_weights
 from headwater.model.loss import IGNORE
 from headwater.parallel.config import ParallelConfig
-from headwater.parallel.pipeline import MicroBatch, Pipeline, refuse_compiled
+from headwater.parallel.context import Columns
+from headwater.parallel.pipeline import Pipeline, refuse_compiled
 from headwater.parallel.remat import Mode, checkpoint_layers
 from headwater.parallel.stages import SPLIT_BACKWARD, of_rank, split
 from headwater.parallel.tied import is_copy
@@ -40,7 +41,7 @@ def layout(schedule: str, pp: int) -> ParallelConfig:
     return ParallelConfig.model_validate({"pp": pp, "schedule": schedule, "virtual_stages": virtual})
 
 
-def micro_batches(step: int, number: int = MICRO, rows: int = ROWS, seq: int = SEQ) -> list[MicroBatch]:
+def micro_batches(step: int, number: int = MICRO, rows: int = ROWS, seq: int = SEQ) -> list[Columns]:
     """Rows with documents of very different lengths, so that positions, masks and valid tokens differ between them."""
     generator = torch.Generator().manual_seed(step)
     tokens = torch.randint(150, (rows, seq + 1), generator=generator)
@@ -51,19 +52,19 @@ def micro_batches(step: int, number: int = MICRO, rows: int = ROWS, seq: int = S
     starts = torch.where(F.pad(inputs.diff(dim=1) != 0, (1, 0)), torch.arange(seq), 0).cummax(1).values
     positions = (torch.arange(seq) - starts).int()
     return [
-        MicroBatch(tokens[part, :-1], targets[part], positions[part], BlockLayout(inputs[part]))
+        Columns(tokens[part, :-1], targets[part], positions[part], BlockLayout(inputs[part]))
         for part in torch.arange(rows).chunk(number)
     ]
 
 
-def forward(stage: nn.Module, stream: Tensor, part: MicroBatch) -> Tensor:
+def forward(stage: nn.Module, stream: Tensor, part: Columns) -> Tensor:
     hidden = stage(stream, part.positions, part.layout)
     assert isinstance(hidden, Tensor)
     return hidden
 
 
-def mean_loss(predicted: int) -> Callable[[nn.Module, Tensor, MicroBatch], tuple[Tensor, Tensor]]:
-    def loss(stage: nn.Module, hidden: Tensor, part: MicroBatch) -> tuple[Tensor, Tensor]:
+def mean_loss(predicted: int) -> Callable[[nn.Module, Tensor, Columns], tuple[Tensor, Tensor]]:
+    def loss(stage: nn.Module, hidden: Tensor, part: Columns) -> tuple[Tensor, Tensor]:
         assert isinstance(stage, Decoder)
         result = cross_entropy(
             hidden, stage.lm_head_weight, part.targets, vocab_size=stage.config.true_vocab_size, z_loss=1e-4
@@ -73,12 +74,12 @@ def mean_loss(predicted: int) -> Callable[[nn.Module, Tensor, MicroBatch], tuple
     return loss
 
 
-def predicted_tokens(parts: list[MicroBatch]) -> int:
+def predicted_tokens(parts: list[Columns]) -> int:
     return sum(int((part.targets != IGNORE).sum()) for part in parts)
 
 
-def train(parts_of: Callable[[int], list[MicroBatch]], stages: list[nn.Module], own: dict[str, nn.Parameter],
-          run: Callable[[list[MicroBatch]], Tensor], norm: Callable[[float], float]) -> dict[str, Any]:  # fmt: skip
+def train(parts_of: Callable[[int], list[Columns]], stages: list[nn.Module], own: dict[str, nn.Parameter],
+          run: Callable[[list[Columns]], Tensor], norm: Callable[[float], float]) -> dict[str, Any]:  # fmt: skip
     """Three AdamW steps; figures of each, gradients of the first, weights of the last."""
     optimizer = torch.optim.AdamW(own.values(), lr=1e-3, eps=1e-6, weight_decay=0.1)
     before = {name: parameter.detach().clone() for name, parameter in own.items()}
@@ -103,7 +104,7 @@ def one_process(tied: bool, number: int = MICRO, rows: int = ROWS, **fields: Any
     model = Decoder(model_config(tied=tied, **fields))
     init_weights(model, seed=3)
 
-    def run(parts: list[MicroBatch]) -> Tensor:
+    def run(parts: list[Columns]) -> Tensor:
         loss, sums = mean_loss(predicted_tokens(parts)), torch.zeros(2, dtype=torch.float64)
         for part in parts:
             scalar, figures = loss(model, forward(model, part.tokens, part), part)
@@ -152,7 +153,7 @@ def in_a_pipeline(schedule: str, tied: bool, number: int, rows: int, fields: dic
     pipeline, chunks = build(config, parallel)
     own = owned(chunks)
 
-    def run(parts: list[MicroBatch]) -> Tensor:
+    def run(parts: list[Columns]) -> Tensor:
         return everywhere(pipeline.forward_backward(parts, forward, mean_loss(predicted_tokens(parts)), figures=2))
 
     def norm(square: float) -> float:
@@ -266,7 +267,7 @@ def leaking() -> Tensor:
     documents = (torch.arange(SEQ) // 8).expand(2, -1).int()
     tokens, targets = torch.arange(2 * SEQ).view(2, SEQ) % 150, torch.arange(2 * SEQ).view(2, SEQ) % 149
 
-    def loss(stage: nn.Module, hidden: Tensor, part: MicroBatch) -> tuple[Tensor, Tensor]:
+    def loss(stage: nn.Module, hidden: Tensor, part: Columns) -> tuple[Tensor, Tensor]:
         result = cross_entropy(hidden, stage.lm_head_weight, part.targets, per_token=True)  # type: ignore[arg-type]
         assert result.per_token is not None
         return result.total, result.per_token.flatten().double()
@@ -276,7 +277,7 @@ def leaking() -> Tensor:
         changed = tokens.clone()
         changed[0, 2] = token
         positions = (torch.arange(SEQ) % 8).expand(2, -1).int()
-        part = MicroBatch(changed, targets, positions, BlockLayout(documents))
+        part = Columns(changed, targets, positions, BlockLayout(documents))
         losses.append(everywhere(pipeline.evaluate([part], forward, loss, figures=2 * SEQ)))
     return (losses[0] - losses[1]).abs().view(2, SEQ)
 

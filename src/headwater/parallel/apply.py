@@ -22,6 +22,7 @@ from headwater.parallel.data import shard_data_parallel
 from headwater.parallel.mesh import Mesh
 from headwater.parallel.remat import checkpoint_blocks
 from headwater.parallel.slices import copy_full_
+from headwater.parallel.stages import of_rank, split
 from headwater.parallel.tensor import apply_tensor_parallel
 
 
@@ -56,7 +57,8 @@ def build_stages(config: ModelConfig, mesh: Mesh, options: ParallelOptions, seed
     Weights depend on `seed` and names alone, not on the layout.
     """
     with torch.device("meta"):
-        stages = [Decoder(config)]
+        specs = of_rank(split(config, mesh.config), mesh.coordinate("pp"))
+        stages = [Decoder(config, layers=spec.layers, first=spec.first, last=spec.last) for spec in specs]
     for stage in stages:
         parallelize(stage, mesh, options)
         initialise(stage, mesh.device, seed)

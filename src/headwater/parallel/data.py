@@ -27,14 +27,15 @@ from headwater.parallel.mesh import Mesh
 def shard_data_parallel(stage: nn.Module, blocks: Iterable[nn.Module], mesh: Mesh, *, zero: int) -> None:
     """Wrap every block and then the rest of the stage, in place. Nothing to do where ranks hold no copies.
 
-    Context-parallel ranks hold the same parameters too, so they share them as `dp_shard` ranks do.
+    Context-parallel ranks hold the same parameters too, so they share them as `dp_shard` ranks do. A pipeline runs many
+    micro-batches between two of its reductions, so its stages stay gathered for the step, at ZeRO 3 as well.
     """
     replicate, shared = mesh.size("dp_replicate"), mesh.size("fsdp")
     if replicate * shared == 1:
         return
     grid = mesh.submesh("dp_replicate", "fsdp") if replicate > 1 else mesh.submesh("fsdp")
     for block in blocks:
-        fully_shard(block, mesh=grid, reshard_after_forward=zero == 3)
+        fully_shard(block, mesh=grid, reshard_after_forward=zero == 3 and mesh.size("pp") == 1)
     # The head is read by the loss, after the forward pass: what the root holds has to stay gathered.
     fully_shard(stage, mesh=grid, reshard_after_forward=False)
     for module in fsdp_modules(stage):

@@ -19,7 +19,6 @@ number of micro-batches: the loss already is, by the tokens of the whole batch.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import torch
@@ -36,8 +35,8 @@ from torch.distributed.pipelining.schedules import (
 )
 
 from headwater.core.errors import HeadwaterError, RecipeError
-from headwater.model import BlockLayout
 from headwater.parallel.config import ParallelConfig
+from headwater.parallel.context import Columns
 from headwater.parallel.stages import SPLIT_BACKWARD, StageSpec, micro_batch_problem, of_rank
 from headwater.parallel.tied import TiedEmbedding
 
@@ -52,21 +51,10 @@ CLASSES = {
 """Our names of schedules and torch's."""
 
 
-@dataclass(frozen=True, slots=True)
-class MicroBatch:
-    """Rows that go through the stages together, on this rank's device. `tokens`, `targets`, `positions`: integers
-    [rows, seq]; `layout`: what may see what (None: each row one document)."""
-
-    tokens: Tensor
-    targets: Tensor
-    positions: Tensor
-    layout: BlockLayout | None
-
-
-Forward = Callable[[nn.Module, Tensor, MicroBatch], Tensor]
+Forward = Callable[[Any, Tensor, Columns], Tensor]
 """(stage, tokens or the stream, micro-batch) -> the stream, or hidden states after the final norm."""
 
-Loss = Callable[[nn.Module, Tensor, MicroBatch], tuple[Tensor, Tensor]]
+Loss = Callable[[Any, Tensor, Columns], tuple[Tensor, Tensor]]
 """(last stage, hidden states, micro-batch) -> (scalar to differentiate, figures [n] to add up over micro-batches)."""
 
 
@@ -74,7 +62,7 @@ class _Work:
     """What the stages of a rank work on in the running step."""
 
     def __init__(self) -> None:
-        self.parts: Sequence[MicroBatch] = ()
+        self.parts: Sequence[Columns] = ()
         self.forward: Forward | None = None
 
 
@@ -197,7 +185,7 @@ class Pipeline:
         """Whether this rank makes the loss."""
         return self._rank == self._last_rank
 
-    def forward_backward(self, parts: Sequence[MicroBatch], forward: Forward, loss: Loss, *, figures: int) -> Tensor:
+    def forward_backward(self, parts: Sequence[Columns], forward: Forward, loss: Loss, *, figures: int) -> Tensor:
         """Run a step's micro-batches through the schedule; gradients are added to the parameters', reduced over data
         parallel ranks once, after the last micro-batch.
 
@@ -215,7 +203,7 @@ class Pipeline:
         return sums
 
     @torch.no_grad()
-    def evaluate(self, parts: Sequence[MicroBatch], forward: Forward, loss: Loss, *, figures: int) -> Tensor:
+    def evaluate(self, parts: Sequence[Columns], forward: Forward, loss: Loss, *, figures: int) -> Tensor:
         """The sums of `loss` without gradients; any number of micro-batches of one shape, whatever the schedule."""
         self._agree(parts, training=False)
         self.tied.pull()
@@ -226,9 +214,7 @@ class Pipeline:
             sums += self._run(parts[start : start + most], forward, loss, figures, training=False)
         return sums
 
-    def _run(
-        self, parts: Sequence[MicroBatch], forward: Forward, loss: Loss, figures: int, *, training: bool
-    ) -> Tensor:
+    def _run(self, parts: Sequence[Columns], forward: Forward, loss: Loss, figures: int, *, training: bool) -> Tensor:
         rows, seq = parts[0].tokens.shape
         stages, schedule = self._schedule(training, len(parts), rows, seq)
         sums = torch.zeros(figures, dtype=torch.float64, device=self._device)
@@ -293,7 +279,7 @@ class Pipeline:
         schedule._prepare_schedule_with_comms(order)
         return schedule
 
-    def _agree(self, parts: Sequence[MicroBatch], *, training: bool) -> None:
+    def _agree(self, parts: Sequence[Columns], *, training: bool) -> None:
         """All ranks of the pipeline are about to run the same shapes, or HeadwaterError tells which are not. Also what
         makes every pair of ranks know one another before the first stage sends (NCCL builds groups when first used)."""
         shapes = {tuple(part.tokens.shape) for part in parts}
@@ -305,7 +291,7 @@ class Pipeline:
         rows, seq = next(iter(shapes))
         own = torch.tensor([training, len(parts), rows, seq], dtype=torch.int64, device=self._device)
         everyone = own.new_empty(self._parallel.pp * own.numel())
-        dist.all_gather_into_tensor(everyone, own, group=self._group)
+        dist.all_gather_single(everyone, own, group=self._group)
         plans = everyone.view(self._parallel.pp, -1).tolist()
         if any(plan != plans[0] for plan in plans):
             lines = "; ".join(

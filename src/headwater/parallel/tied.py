@@ -58,9 +58,11 @@ class TiedEmbedding:
 
     @torch.no_grad()
     def pull(self) -> None:
-        """Make the copy equal to the embedding. Every rank of the pipeline calls it."""
+        """Make the copy equal to the embedding, without a gradient. Every rank of the pipeline calls it."""
         if not self._active:
             return
+        if self._copy is not None:
+            self._copy.grad = None  # of a step that was given up
         if self._owner is not None and self._copy is not None:  # a V has both on its first rank
             _local(self._copy).copy_(_local(self._owner))
         elif self._owner is not None:
@@ -84,8 +86,12 @@ class TiedEmbedding:
             self._copy.grad = None
 
     def _gradient(self, parameter: Tensor) -> Tensor:
-        assert parameter.grad is not None, "a tied embedding without a gradient"
-        return _local(parameter.grad)
+        gradient = parameter.grad
+        assert gradient is not None, "a tied embedding without a gradient"
+        if isinstance(parameter, DTensor) and isinstance(gradient, DTensor):
+            # Tensor parallelism alone leaves a lookup's gradient a whole matrix, a part of a sum.
+            parameter.grad = gradient = gradient.redistribute(placements=parameter.placements)
+        return _local(gradient)
 
     def _send(self, tensor: Tensor, rank: int) -> None:
         if tensor.numel():  # more ranks than rows leave some with an empty shard

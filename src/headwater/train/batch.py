@@ -59,7 +59,15 @@ class Batch:
         if ranks == 1:
             return self
         size = -(-self.rows // ranks)
-        wanted = torch.arange(rank * size, (rank + 1) * size)
+        return self._chosen(torch.arange(rank * size, (rank + 1) * size))
+
+    def padded(self, multiple: int) -> Batch:
+        """The rows, filled up to a multiple with copies that predict nothing."""
+        missing = -self.rows % multiple
+        return self._chosen(torch.arange(self.rows + missing)) if missing else self
+
+    def _chosen(self, wanted: Tensor) -> Batch:
+        """Rows by number; one beyond the last is a copy of the last that predicts nothing."""
         index = wanted.clamp(max=self.rows - 1)
         targets = self.targets[index].masked_fill((wanted >= self.rows)[:, None], IGNORE)
         return replace(

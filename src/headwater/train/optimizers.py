@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from headwater.parallel.slices import shaped_like
+from headwater.parallel.tied import is_copy
 from headwater.train.config import OptimizerConfig
 from headwater.train.muon import MuonAdamW
 
@@ -29,8 +30,14 @@ def clean_name(name: str) -> str:
 
 
 def named_parameters(*models: nn.Module) -> dict[str, nn.Parameter]:
-    """Trainable parameters of a model, or of some stages of one, by clean name; a tied one appears once."""
-    return {clean_name(name): p for model in models for name, p in model.named_parameters() if p.requires_grad}
+    """Trainable parameters of a model, or of some stages of one, by clean name; a tied one appears once: a last stage's
+    copy of an embedding, which follows it, does not."""
+    return {
+        name: parameter
+        for model in models
+        for name, parameter in ((clean_name(name), parameter) for name, parameter in model.named_parameters())
+        if parameter.requires_grad and not is_copy(name, model)
+    }
 
 
 def embedding_names(*models: nn.Module) -> set[str]:

@@ -26,17 +26,19 @@ from headwater.core.errors import HeadwaterError, InputError
 from headwater.model import CrossEntropy, Decoder, ModelConfig
 from headwater.model.rope import Rotary
 from headwater.parallel.apply import ParallelOptions, build_stages
-from headwater.parallel.context import context_of, take_columns
+from headwater.parallel.context import Columns, context_of, take_columns
 from headwater.parallel.data import reshard
 from headwater.parallel.gradients import global_norm, scale_, settle
 from headwater.parallel.mesh import Mesh
 from headwater.parallel.slices import copy_full_
+from headwater.parallel.stages import least_micro_batches
 from headwater.parallel.vocab import sharded_cross_entropy
+from headwater.parallel.whole import whole_model
 from headwater.train.accumulate import Accumulator, Executor, wide_dtype
 from headwater.train.averaging import build_averaging
 from headwater.train.batch import Batch
 from headwater.train.config import TrainConfig
-from headwater.train.devices import Precision, synchronise
+from headwater.train.devices import Precision, free_memory_bytes, synchronise
 from headwater.train.optimizers import (
     build_optimizer,
     load_state_tensors,
@@ -44,6 +46,7 @@ from headwater.train.optimizers import (
     set_lr_factor,
     state_tensors,
 )
+from headwater.train.pipelined import PipelineExecutor
 
 WEIGHTS = "weights."
 OPTIMIZER = "optimizer."
@@ -105,13 +108,21 @@ class TrainModule:
         self.micro_batch = micro_batch
         self._config = config
         self._parameters = named_parameters(*self.stages)
-        self._tied: frozenset[str] = frozenset()
         self._context = context_of(mesh, self.stages[0].config)
         self.optimizer = build_optimizer(config.optimizer, *self.stages, bf16=precision == "bf16")
         self.averaging = build_averaging(config.averaging, self._parameters)
-        self._executor: Executor = Accumulator(
-            self.stages[0], self._forward, mesh, micro_batch=micro_batch, sync_every=False
-        )
+        self._executor: Executor
+        if mesh.size("pp") == 1:
+            self._executor = Accumulator(self.stages[0], self._forward, mesh, micro_batch=micro_batch, sync_every=False)
+        else:
+            self._executor = PipelineExecutor(
+                self.stages,
+                mesh,
+                micro_batch=micro_batch,
+                columns=self._columns,
+                hidden=self._hidden,
+                loss=self._loss,
+            )
 
     @classmethod
     def build(
@@ -136,7 +147,7 @@ class TrainModule:
     @property
     def model(self) -> Decoder:
         """The whole model, where one rank holds all layers (its matrices may be shared with others)."""
-        if len(self.stages) != 1:
+        if self.mesh.size("pp") > 1:
             raise ValueError("this rank holds only some layers")
         return self.stages[0]
 
@@ -219,24 +230,34 @@ class TrainModule:
 
     def _forward(self, stage: Decoder, part: Batch) -> CrossEntropy:
         """Sums over the predicted tokens of a micro-batch, by a stage that holds all layers."""
+        own = self._columns(part)
+        return self._loss(stage, self._hidden(stage, own.tokens, own), own.targets)
+
+    def _columns(self, part: Batch) -> Columns:
+        """What this rank computes on of a micro-batch."""
+        return take_columns(self._context, part.tokens, part.targets, part.positions, part.documents)
+
+    def _hidden(self, stage: Decoder, stream: Tensor, own: Columns) -> Tensor:
+        """A stage's output for its input: tokens, or the output of the stage before."""
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
-            own = take_columns(self._context, part.tokens, part.targets, part.positions, part.documents)
-            return self._loss(stage, stage(own.tokens, own.positions, own.layout), own.targets)
+            hidden: Tensor = stage(stream, own.positions, own.layout)
+        return hidden
 
     def _loss(self, stage: Decoder, hidden: Tensor, targets: Tensor) -> CrossEntropy:
         """Sums over the predicted tokens, from the last layer's hidden states."""
-        return sharded_cross_entropy(
-            hidden,
-            stage.lm_head_weight,
-            targets,
-            mesh=self.mesh,
-            vocab_size=stage.config.true_vocab_size,
-            z_loss=self._config.z_loss,
-        )
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
+            return sharded_cross_entropy(
+                hidden,
+                stage.lm_head_weight,
+                targets,
+                mesh=self.mesh,
+                vocab_size=stage.config.true_vocab_size,
+                z_loss=self._config.z_loss,
+            )
 
     def _clip(self, step: int, loss: float) -> tuple[float, float]:
         """(norm before clipping, factor applied)."""
-        norm = global_norm(self._parameters, self.mesh, tied=self._tied)
+        norm = global_norm(self._parameters, self.mesh)
         if not (math.isfinite(loss) and math.isfinite(norm)):
             self.optimizer.zero_grad(set_to_none=True)
             raise NonFiniteError(
@@ -283,18 +304,33 @@ class TrainModule:
                     reshard(stage)
 
     @contextmanager
-    def inference(self, *, averaged: bool) -> Iterator[None]:
-        """As `evaluation`, without compiled code: generation has a new shape at every token."""
+    def inference(self, *, averaged: bool) -> Iterator[Decoder | None]:
+        """The whole model to generate with, on rank 0 (None on others), without compiled code: generation has a new
+        shape at every token. Only where `inference_obstacle` gives none."""
         with self.evaluation(averaged=averaged), torch.compiler.set_stance("force_eager"):
-            yield
+            yield whole_model(self.model, self.mesh)
+
+    def inference_obstacle(self) -> str:
+        """Why the whole model cannot be brought together on rank 0; "" if it can."""
+        if self.mesh.world == 1:
+            return ""
+        if self.mesh.size("pp") > 1:
+            return "its layers are spread over a pipeline"
+        needed = 4 * self.model_config.parameter_count(padded=True).total
+        free = free_memory_bytes(self.device)
+        if self.mesh.maximum(float(self.mesh.rank == 0 and free < needed)):
+            return f"rank 0 has no room for the {needed / 2**30:,.1f} GiB of all weights beside the training"
+        return ""
 
     def dry_run(self, seq_len: int) -> float:
         """Forward and backward of one full micro-batch of `seq_len` tokens a rank, without an update; seconds it took.
 
-        HeadwaterError if it does not fit into memory.
+        In a pipeline of as many micro-batches as it takes to fill it, and the seconds are their mean. HeadwaterError if
+        it does not fit into memory.
         """
-        vocabulary = self.model_config.true_vocab_size
-        tokens = torch.arange(self.micro_batch * seq_len).remainder(vocabulary).view(self.micro_batch, seq_len)
+        vocabulary, number = self.model_config.true_vocab_size, least_micro_batches(self.mesh.config)
+        rows = self.micro_batch * number
+        tokens = torch.arange(rows * seq_len).remainder(vocabulary).view(rows, seq_len)
         started = time.perf_counter()
         try:
             self._accumulate(Batch(tokens, tokens), tokens.numel() * self.mesh.size("dp"))
@@ -307,7 +343,7 @@ class TrainModule:
             ) from error
         finally:
             self.optimizer.zero_grad(set_to_none=True)
-        return time.perf_counter() - started
+        return (time.perf_counter() - started) / number
 
     def set_rope_theta(self, rope_theta: float) -> None:
         """Change the base of the rotary embedding from here on (long-context phases)."""
