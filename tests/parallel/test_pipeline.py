@@ -342,10 +342,11 @@ def test_a_stage_that_gives_what_the_next_does_not_take_says_so() -> None:
 
 def test_compiled_blocks_are_refused_where_the_backward_pass_is_split() -> None:
     model = Decoder(model_config(tied=False))
-    refuse_compiled([model], "zbv")
+    refuse_compiled([model], layout("zbv", 2))
     model.model.layers["1"].compile()
+    refuse_compiled([model], layout("interleaved_1f1b", 2))
     with pytest.raises(RecipeError, match=r"schedule zbv .* which compiled blocks cannot"):
-        refuse_compiled([model], "zbv")
+        refuse_compiled([model], layout("zbv", 2))
 
 
 def copies(schedule: str) -> dict[str, Any]:

@@ -8,7 +8,15 @@ from hypothesis import strategies as st
 
 from headwater.model import ModelConfig
 from headwater.parallel.config import INTERLEAVED, V_SHAPED, ParallelConfig
-from headwater.parallel.stages import least_micro_batches, micro_batch_choices, micro_batch_problem, of_rank, split
+from headwater.parallel.stages import (
+    choose_for_pipeline,
+    compile_problem,
+    least_micro_batches,
+    micro_batch_choices,
+    micro_batch_problem,
+    of_rank,
+    split,
+)
 from headwater.plan.stage_split import rank_of_stage, split_layers
 
 SCHEDULES = ("gpipe", "1f1b", *INTERLEAVED, *V_SHAPED)
@@ -108,3 +116,31 @@ def test_choices_are_the_divisors_a_schedule_takes(schedule: str, pp: int, rows:
         assert rows % size == 0
         assert rows // size >= least_micro_batches(parallel)
         assert micro_batch_problem(parallel, rows // size) is None
+
+
+def test_the_trainer_chooses_the_largest_micro_batch_that_keeps_the_pipeline_busy() -> None:
+    size, why = choose_for_pipeline(layout("1f1b", 4), [64], 64)
+    assert (size, why) == (4, "16 micro-batches a step leave a pipeline rank idle for about 16% of it")
+    assert choose_for_pipeline(layout("1f1b", 4), [64], 2)[0] == 2  # no more fit
+    assert choose_for_pipeline(layout("interleaved_1f1b", 4), [16, 64], 64)[0] == 2  # 8 of them with 2 chunks
+    assert choose_for_pipeline(layout("gpipe", 2), [3], 8)[0] == 1
+    with pytest.raises(ValueError, match=r"no micro-batch cuts steps of 3 samples .* at least 4"):
+        choose_for_pipeline(layout("zbv", 2), [3], 8)
+
+
+@given(st.sampled_from(SCHEDULES), st.integers(2, 4), st.lists(st.integers(8, 64), min_size=1, max_size=3))
+def test_what_the_trainer_chooses_cuts_every_step(schedule: str, pp: int, rows: list[int]) -> None:
+    parallel = layout(schedule, pp)
+    try:
+        size, _ = choose_for_pipeline(parallel, rows, 16)
+    except ValueError:
+        assert not set[int].intersection(*(set(micro_batch_choices(parallel, number)) for number in rows))
+    else:
+        assert all(micro_batch_problem(parallel, number // size) is None and number % size == 0 for number in rows)
+
+
+def test_compiled_blocks_go_with_whole_backward_passes_only() -> None:
+    assert compile_problem(layout("zbv", 2), compiled=True) is not None
+    assert compile_problem(layout("zbv", 2), compiled=False) is None
+    assert compile_problem(layout("interleaved_1f1b", 2), compiled=True) is None
+    assert compile_problem(ParallelConfig(), compiled=True) is None

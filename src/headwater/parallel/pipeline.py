@@ -37,7 +37,7 @@ from torch.distributed.pipelining.schedules import (
 from headwater.core.errors import HeadwaterError, RecipeError
 from headwater.parallel.config import ParallelConfig
 from headwater.parallel.context import Columns
-from headwater.parallel.stages import SPLIT_BACKWARD, StageSpec, micro_batch_problem, of_rank
+from headwater.parallel.stages import StageSpec, compile_problem, micro_batch_problem, of_rank
 from headwater.parallel.tied import TiedEmbedding
 
 CLASSES = {
@@ -177,8 +177,7 @@ class Pipeline:
         self._loss: Loss | None = None
         self._sums: Tensor | None = None
         self._built: dict[tuple[bool, int, int, int], tuple[list[_Stage], Any]] = {}
-        if parallel.schedule in SPLIT_BACKWARD:
-            refuse_compiled(chunks, parallel.schedule)
+        refuse_compiled(chunks, parallel)
 
     @property
     def has_last(self) -> bool:
@@ -311,14 +310,12 @@ def _shape(tensor: Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
 
 
-def refuse_compiled(chunks: Sequence[nn.Module], schedule: str) -> None:
-    """RecipeError if a block is compiled: its gradients come out of one piece of code, all at once."""
-    if any(module._compiled_call_impl is not None for chunk in chunks for module in chunk.modules()):
-        raise RecipeError(
-            f"schedule {schedule} computes input and weight gradients apart, which compiled blocks cannot",
-            where="parallel.schedule",
-            mend="set train.compile: false, or use schedule: 1f1b or interleaved_1f1b",
-        )
+def refuse_compiled(chunks: Sequence[nn.Module], parallel: ParallelConfig) -> None:
+    """RecipeError if a block is compiled and the schedule splits the backward pass: compiled code computes all of its
+    gradients at once."""
+    compiled = any(module._compiled_call_impl is not None for chunk in chunks for module in chunk.modules())
+    if (problem := compile_problem(parallel, compiled=compiled)) is not None:
+        raise RecipeError(problem[0], where="parallel.schedule", mend=problem[1])
 
 
 def _raise_cause(error: Exception) -> NoReturn:

@@ -20,6 +20,10 @@ SPLIT_BACKWARD: tuple[str, ...] = ("interleaved_zero_bubble", "zbv", "dualpipev"
 """Schedules that compute input gradients and weight gradients apart."""
 
 
+MOST_IDLE = 0.2
+"""Share of a step a pipeline rank may wait for others, where the trainer chooses the micro-batch."""
+
+
 @dataclass(frozen=True, slots=True)
 class StageSpec:
     """One stage: its place in the model, the pipeline rank that holds it, its layers, and whether it has the embedding
@@ -106,3 +110,39 @@ def micro_batch_choices(parallel: ParallelConfig, rows: int) -> list[int]:
     """The `micro_batch` sizes that cut `rows` samples of a data-parallel rank as the schedule asks, smallest first."""
     sizes = (size for size in range(1, rows + 1) if rows % size == 0)
     return [size for size in sizes if micro_batch_problem(parallel, rows // size) is None]
+
+
+def choose_for_pipeline(parallel: ParallelConfig, rows: Sequence[int], most: int) -> tuple[int, str]:
+    """(micro-batch, why) for steps of these numbers of samples a data-parallel rank: the largest of at most `most`
+    samples that leaves a pipeline rank idle for no more than a fifth of the step, else the smallest there is.
+
+    ValueError (what, then `mend:`) where no size cuts all of them as the schedule asks.
+    """
+    common = sorted(set[int].intersection(*(set(micro_batch_choices(parallel, number)) for number in rows)))
+    if not common:
+        raise ValueError(
+            f"no micro-batch cuts steps of {' and '.join(map(str, sorted(set(rows))))} samples a data-parallel rank as "
+            f"schedule {parallel.schedule} over pp {parallel.pp} asks: {micro_batch_rule(parallel)}"
+            f"\n  mend: use multiples of {least_micro_batches(parallel) * parallel.data_parallel} samples a step"
+        )
+    fewest = min(rows)
+    busy = [size for size in common if size <= most and parallel.bubble_ratio(fewest // size) <= MOST_IDLE]
+    chosen = max(busy, default=common[0])
+    idle = parallel.bubble_ratio(fewest // chosen)
+    return chosen, f"{fewest // chosen} micro-batches a step leave a pipeline rank idle for about {idle:.0%} of it"
+
+
+def micro_batch_rule(parallel: ParallelConfig) -> str:
+    """What the schedule asks of the number of micro-batches, in words."""
+    least = least_micro_batches(parallel)
+    return f"a multiple of {parallel.pp}" if parallel.schedule in INTERLEAVED else f"at least {least}"
+
+
+def compile_problem(parallel: ParallelConfig, *, compiled: bool) -> tuple[str, str] | None:
+    """(what is wrong, how to mend it) with compiled blocks; None if the schedule can run them."""
+    if not compiled or parallel.pp == 1 or parallel.schedule not in SPLIT_BACKWARD:
+        return None
+    return (
+        f"schedule {parallel.schedule} computes input and weight gradients apart, which compiled blocks cannot",
+        "set train.compile: false, or use schedule: 1f1b or interleaved_1f1b",
+    )

@@ -15,6 +15,7 @@ from headwater.core.errors import RecipeError
 from headwater.core.recipe import Loaded, RecipeProblems
 from headwater.core.recipe_canonical import Problem
 from headwater.parallel.context_method import choose_method, length_problem
+from headwater.parallel.stages import choose_for_pipeline, compile_problem, micro_batch_problem
 from headwater.pipeline.schema import Recipe
 
 BYTES_PER_PARAMETER = 16
@@ -73,10 +74,17 @@ def _contradictions(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
             batches[f"train.phases[{position}].global_batch"] = phase.global_batch
     for name, batch in batches.items():
         try:
-            parallel.accumulation(batch)
+            number = parallel.accumulation(batch)
+            if number is None and parallel.pp > 1:
+                choose_for_pipeline(parallel, [batch // parallel.data_parallel], batch)
         except ValueError as error:
             what, _, mend = str(error).partition("\n  mend: ")
             yield name, what, mend
+            continue
+        if number is not None and (problem := micro_batch_problem(parallel, number)) is not None:
+            yield "parallel.schedule", f"{name} {batch:,}: {problem[0]}", problem[1]
+    if (problem := compile_problem(parallel, compiled=train.compile)) is not None:
+        yield "parallel.schedule", *problem
 
 
 def _context_problems(recipe: Recipe, lengths: dict[str, int]) -> Iterator[tuple[str, str, str]]:

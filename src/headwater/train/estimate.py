@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from headwater.core.errors import RecipeError
 from headwater.model import ModelConfig
 from headwater.parallel.config import ParallelConfig
+from headwater.parallel.stages import choose_for_pipeline, micro_batch_problem
 from headwater.train.config import TrainConfig
 from headwater.train.phases import RunPlan
 
@@ -102,6 +103,29 @@ def _check_batches(parallel: ParallelConfig, plan: RunPlan) -> None:
             )
 
 
+def _for_pipeline(parallel: ParallelConfig, plan: RunPlan, most: int) -> tuple[int, str]:
+    """A micro-batch that cuts every step of the plan as the schedule asks; the recipe's, if it does."""
+    rows = sorted({segment.global_batch // parallel.data_parallel for segment in plan.segments})
+    wish = parallel.micro_batch
+    if wish is None:
+        try:
+            return choose_for_pipeline(parallel, rows, most)
+        except ValueError as error:
+            what, _, mend = str(error).partition("\n  mend: ")
+            raise RecipeError(what, where="train.global_batch", mend=mend) from error
+    for number in rows:
+        if number % wish:
+            raise RecipeError(
+                f"{number} samples a step and data-parallel rank do not divide into micro-batches of {wish}, and a "
+                "pipeline's micro-batches all have one size",
+                where="parallel.micro_batch",
+                mend=f"use a divisor of {number}",
+            )
+        if (problem := micro_batch_problem(parallel, number // wish)) is not None:
+            raise RecipeError(problem[0], where="parallel.schedule", mend=problem[1])
+    return wish, "as the recipe says"
+
+
 def choose_micro_batch(
     parallel: ParallelConfig,
     model: ModelConfig,
@@ -133,10 +157,12 @@ def choose_micro_batch(
             where="model",
             mend="use a smaller model or train.seq_len, train.activation_checkpointing: full, or a larger machine",
         )
-    if wish is not None:
-        return min(wish, largest), "as the recipe says"
     fits = max(1, room // per_sample)
     speed = max(1, (CPU_TOKENS if device_type == "cpu" else GPU_TOKENS) // longest)
+    if parallel.pp > 1:
+        return _for_pipeline(parallel, plan, min(fits, speed, largest))
+    if wish is not None:
+        return min(wish, largest), "as the recipe says"
     chosen = min(fits, speed, largest)
     if chosen == largest:
         return chosen, "the whole batch at once" if ranks == 1 else "a rank's whole batch at once"
