@@ -112,7 +112,7 @@ def test_the_model_follows_the_samples_and_the_tokenizer_the_model() -> None:
         ("parallel: {dp_shard: 4, micro_batch: 3}", "is not a multiple of micro_batch 3"),
         ("parallel: {pp: 2, schedule: interleaved_1f1b}", "needs virtual_stages of at least 2, not 1"),
         ("parallel: {pp: 4, micro_batch: 16}", "train.global_batch 32: schedule 1f1b over pp 4 needs at least 4"),
-        ("parallel: {pp: 3, schedule: interleaved_1f1b, virtual_stages: 2, micro_batch: 8}", "do not make whole groups"),
+        ("parallel: {pp: 3, schedule: interleaved_1f1b, virtual_stages: 2, micro_batch: 8}", "make whole groups"),
         ("train: {global_batch: 5}\nparallel: {pp: 4, schedule: zbv, virtual_stages: 2}", "at least 8"),
         ("train: {compile: true}\nparallel: {pp: 2, schedule: zbv, virtual_stages: 2}", "compiled blocks cannot"),
         ("parallel: {dp_replicate: 2, zero_stage: 1}", "dp_shard is 1"),
