@@ -1,0 +1,361 @@
+"""One compiled pass over texts that counts all the quality rules ask for, and one over units for repetition.
+
+In: the UTF-8 bytes of a batch of texts, one after the other, and where each begins. Out: a row of numbers a text, in
+the columns of `COLUMNS`. No Python objects, so a rule costs no more than the arithmetic on these columns.
+
+    scan(data, offsets, class_table(), mark_table(), stop_table(), out)     # see statistics.measure
+"""
+
+# ruff: noqa: SIM109 - membership in a tuple compiles to slower code than comparisons
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from headwater.core.units import APOSTROPHE, DIGIT, HAN, HANGUL, JOINER, LATIN, LETTER, MARK, POINT, SPACE
+
+COLUMNS = (
+    "characters", "white_space", "newlines", "letters", "digits", "han", "kana", "hangul", "symbols",
+    "units", "words", "alphabetic_words", "word_characters", "longest_word", "hash_signs", "ellipses", "replacements",
+    "braces", "lines", "line_characters", "bullet_lines", "ellipsis_lines", "closed_lines", "lines_to_30",
+    "lines_to_10", "duplicate_lines", "duplicate_line_characters", "paragraphs", "duplicate_paragraphs",
+    "duplicate_paragraph_characters", "sentences", "stop_words", "stop_characters", "longest_line", "longest_run",
+    "top_2", "top_3", "top_4", "repeated_5", "repeated_6", "repeated_7", "repeated_8", "repeated_9", "repeated_10",
+)  # fmt: skip
+"""What is counted; `statistics.Statistics` says what each means."""
+
+(
+    _CHARACTERS, _WHITE, _NEWLINES, _LETTERS, _DIGITS, _HAN, _KANA, _HANGUL, _SYMBOLS, _UNITS, _WORDS, _ALPHABETIC,
+    _WORD_CHARACTERS, _LONGEST_WORD, _HASHES, _ELLIPSES, _REPLACEMENTS, _BRACES, _LINES, _LINE_CHARACTERS,
+    _BULLET_LINES, _ELLIPSIS_LINES, _CLOSED_LINES, _TO_30, _TO_10, _DUPLICATE_LINES, _DUPLICATE_LINE_CHARACTERS,
+    _PARAGRAPHS, _DUPLICATE_PARAGRAPHS, _DUPLICATE_PARAGRAPH_CHARACTERS, _SENTENCES, _STOP_WORDS, _STOP_CHARACTERS,
+    _LONGEST_LINE, _LONGEST_RUN, _TOP,
+) = range(36)  # fmt: skip
+_REPEATED = _TOP + 3
+
+MOST_UNITS = 1 << 17
+"""Units at the beginning of a text in which repetition is looked for."""
+
+WIDTHS = np.array([[2, 3, 4, 5, 6, 7, 8, 9, 10], [3, 5, 7, 8, 10, 11, 13, 14, 16]], np.int64)
+"""Units in a repeated passage, for text of words and for CJK text, where a word has about 1.6 characters."""
+
+CLOSING, BULLET, SENTENCE = 1, 2, 4
+"""Bits of the mark table: ends a line as a sentence does; begins a list item; ends a sentence. The five bits above are
+the number of a frequent character, or 0."""
+
+FACTOR = np.uint64(0x9E3779B97F4A7C15)
+_MIX = np.uint64(0xFF51AFD7ED558CCD)
+_SHIFT = np.uint64(32)
+_ONE = np.uint64(1)
+
+
+COMPILED = not __name__.endswith("_interpreted")
+"""False in the copy of this module that `statistics` makes for a few short texts, when compiling would take longer."""
+
+
+def kernel(function: Callable[..., Any]) -> Any:
+    """Compile on first use, cached on disk where that can be written. All kernels that call one another stand in this
+    file, which is what numba looks at."""
+    if not COMPILED:
+        return function
+    compiled = njit(nogil=True)(function)
+    with suppress(RuntimeError):
+        compiled.enable_caching()
+    return compiled
+
+
+@kernel
+def _mixed(value: Any) -> Any:
+    value ^= value >> _SHIFT
+    value *= _MIX
+    value ^= value >> _SHIFT
+    return value
+
+
+@kernel
+def _find(keys: Any, stamps: Any, mask: Any, stamp: Any, key: Any) -> Any:
+    """(slot, whether it was there) of a key in an open table whose slots count only with the right stamp."""
+    slot = np.int64(key & mask)
+    while stamps[slot] == stamp:
+        if keys[slot] == key:
+            return slot, True
+        slot = np.int64(np.uint64(slot + 1) & mask)
+    stamps[slot] = stamp
+    keys[slot] = key
+    return slot, False
+
+
+@kernel
+def _decode(data: Any, at: Any, end: Any) -> Any:
+    """(code point, bytes); the text is UTF-8, lone surrogates as three bytes, so only the end needs care."""
+    first = np.int64(data[at])
+    if first < 0xE0 and at + 1 < end:
+        return ((first & 0x1F) << 6) | (np.int64(data[at + 1]) & 0x3F), 2
+    if first < 0xF0 and at + 2 < end:
+        return ((first & 0x0F) << 12) | ((np.int64(data[at + 1]) & 0x3F) << 6) | (np.int64(data[at + 2]) & 0x3F), 3
+    if at + 3 < end:
+        point = (
+            ((first & 0x07) << 18)
+            | ((np.int64(data[at + 1]) & 0x3F) << 12)
+            | ((np.int64(data[at + 2]) & 0x3F) << 6)
+            | (np.int64(data[at + 3]) & 0x3F)
+        )
+        return min(point, 0x10FFFF), 4
+    return 0xFFFD, 1
+
+
+@kernel
+def _repetition(prefix: Any, before: Any, count: Any, widths: Any, work: Any, stamp: Any, row: Any) -> Any:
+    """Shares of the most frequent and of the repeated passages into `row`; returns the next free stamp.
+
+    `prefix` has the running hash before each unit, `before` the characters of units before it. A repeated passage
+    begins where a narrower one that repeats begins, so each width looks only at what the last one found.
+    """
+    keys, stamps, counts, firsts, slots, candidates = work
+    total = before[count]
+    size = 16
+    while size < 2 * count:
+        size *= 2
+    mask = np.uint64(size - 1)
+    found = count
+    for place in range(9):
+        width = widths[place]
+        power = _ONE
+        for _ in range(width):
+            power *= FACTOR
+        stamp += 1
+        for index in range(found):
+            at = index if place == 0 else candidates[index]
+            if at + width > count:
+                found = index
+                break
+            slot, there = _find(keys, stamps, mask, stamp, _mixed(prefix[at + width] - prefix[at] * power))
+            if there:
+                counts[slot] += 1
+            else:
+                counts[slot] = 1
+                firsts[slot] = at
+            slots[index] = slot
+        most, covered, covered_to, left = 0, 0, 0, 0
+        for index in range(found):
+            slot = slots[index]
+            if counts[slot] < 2:
+                continue
+            at = index if place == 0 else candidates[index]
+            candidates[left] = at
+            left += 1
+            if place < 3:
+                most = max(most, counts[slot] * (before[at + width] - before[at]))
+            elif firsts[slot] != at:
+                covered += before[at + width] - before[max(at, covered_to)]
+                covered_to = at + width
+        row[_TOP + place] = min(1.0, (most if place < 3 else covered) / total)
+        found = left
+        if found == 0:
+            break
+    return stamp
+
+
+@kernel
+def scan(data: Any, offsets: Any, table: Any, marks: Any, stops: Any, out: Any) -> None:
+    """Fill `out`, float64 [texts, columns], zeros before. `table` has the class of each code point, `marks` its bits,
+    `stops` hashes of frequent words, an open table of 1024 slots."""
+    most = 0
+    for number in range(offsets.size - 1):
+        most = max(most, offsets[number + 1] - offsets[number])
+    places = min(most // 2 + 2, MOST_UNITS + 1)
+    size = 16
+    while size < 2 * places:
+        size *= 2
+    prefix, before = np.empty(places + 1, np.uint64), np.empty(places + 1, np.int64)
+    keys, stamps = np.empty(size, np.uint64), np.zeros(size, np.int64)
+    counts, firsts = np.empty(size, np.int64), np.empty(size, np.int64)
+    work = (keys, stamps, counts, firsts, np.empty(places, np.int64), np.empty(places, np.int64))
+    seen = np.zeros(1024, np.int64)
+    stamp = 0
+    for number in range(offsets.size - 1):
+        stamp += 1
+        _scan_text(
+            data, offsets[number], offsets[number + 1], table, marks, stops, seen, number + 1, prefix, before, keys,
+            stamps, size, stamp, out[number],
+        )  # fmt: skip
+        row = out[number]
+        looked = min(np.int64(row[_UNITS]), MOST_UNITS)
+        if looked > 0:
+            cjk = row[_HAN] + row[_KANA] + row[_HANGUL]
+            script = 1 if cjk > 1.6 * row[_WORDS] else 0
+            if script:  # a long identifier weighs no more than a character
+                for index in range(looked + 1):
+                    before[index] = index
+            stamp = _repetition(prefix, before, looked, WIDTHS[script], work, stamp, row)
+
+
+@kernel
+def _scan_text(
+    data: Any, begin: Any, end: Any, table: Any, marks: Any, stops: Any, seen: Any, text: Any, prefix: Any,
+    before: Any, keys: Any, stamps: Any, size: Any, stamp: Any, row: Any,
+) -> None:  # fmt: skip
+    mask = np.uint64(size - 1)
+    prefix[0], before[0] = np.uint64(0), 0
+    units, unit_characters = 0, 0
+    inside = alphabetic = False  # in a word; one that has a letter
+    word = np.uint64(0)
+    word_length = 0
+    last_kind, last_point, run = 0, -1, 0
+    line = paragraph = np.uint64(0)
+    line_length = line_content = 0  # characters of the line, and those up to the last that is no space
+    first_point = end_point = before_end = -1  # of the line: first, last and last but one that are no space
+    paragraph_length = paragraph_lines = 0
+    entries = 0  # of lines and paragraphs in the table, which holds as many as there may be units
+    frequent = np.uint64(0)
+    at = begin
+    while at <= end:
+        point, width = 10, 1  # a line end after the last character closes line, word and paragraph
+        if at < end:
+            point = np.int64(data[at])
+            if point >= 0x80:
+                point, width = _decode(data, at, end)
+            row[_CHARACTERS] += 1
+        kind = np.int64(table[point])
+        # words and units
+        ended = False
+        if kind == LATIN or kind == LETTER or kind == DIGIT or kind == JOINER:
+            if not inside:
+                inside, alphabetic, word, word_length = True, False, np.uint64(0), 0
+            folded = point
+            if 65 <= point <= 90 or 0x410 <= point <= 0x42F:
+                folded = point + 32
+            word = (word ^ np.uint64(folded)) * FACTOR
+            word ^= word >> _SHIFT
+            word_length += 1
+            if kind == DIGIT:
+                row[_DIGITS] += 1
+            elif kind != JOINER:
+                alphabetic = True
+                row[_LETTERS] += 1
+            else:
+                row[_SYMBOLS] += 1
+        elif kind == SPACE:
+            row[_WHITE] += 1 if at < end else 0
+            ended = inside
+        elif HAN <= kind <= HANGUL:
+            ended = inside
+            row[_HAN + kind - HAN] += 1
+        else:
+            row[_SYMBOLS] += 1
+            ended = inside
+            if inside and kind == MARK:
+                ended = not (last_kind == LATIN or last_kind == LETTER or last_kind == MARK)
+            elif inside and (kind == APOSTROPHE or kind == POINT) and at + width < end:
+                after = np.int64(data[at + width])
+                if after >= 0x80:
+                    after, _ = _decode(data, at + width, end)
+                follows = np.int64(table[after])
+                if kind == APOSTROPHE:
+                    joined = (last_kind == LATIN or last_kind == LETTER) and (follows == LATIN or follows == LETTER)
+                else:
+                    joined = last_kind == DIGIT and follows == DIGIT
+                ended = not joined
+            if inside and not ended:
+                word = (word ^ np.uint64(point)) * FACTOR
+                word ^= word >> _SHIFT
+                word_length += 1
+            if point == 35 and first_point >= 0 and first_point != 35:  # not the marks of a heading
+                row[_HASHES] += 1
+            elif point == 0x7B:
+                row[_BRACES] += 1
+            elif point == 0xFFFD:
+                row[_REPLACEMENTS] += 1
+            elif (point == 0x2026 and last_point != 0x2026) or (point == 46 and last_point == 46 and run == 2):
+                row[_ELLIPSES] += 1
+        if ended:
+            inside = False
+            row[_WORDS] += 1
+            row[_WORD_CHARACTERS] += word_length
+            row[_LONGEST_WORD] = max(row[_LONGEST_WORD], word_length)
+            if alphabetic:
+                row[_ALPHABETIC] += 1
+            if word_length <= 5:
+                slot = np.int64(word >> np.uint64(54))
+                while stops[slot] != 0 and stops[slot] != word:
+                    slot = (slot + 1) & 1023
+                if stops[slot] == word and seen[slot] != text:
+                    seen[slot] = text
+                    row[_STOP_WORDS] += 1
+            unit_characters += word_length
+            if units < MOST_UNITS:
+                prefix[units + 1] = prefix[units] * FACTOR + _mixed(word)
+                before[units + 1] = unit_characters
+            units += 1
+        if HAN <= kind <= HANGUL:
+            unit_characters += 1
+            if units < MOST_UNITS:
+                prefix[units + 1] = prefix[units] * FACTOR + _mixed((np.uint64(point) + _ONE) * _MIX)
+                before[units + 1] = unit_characters
+            units += 1
+        # runs and sentences
+        run = run + 1 if point == last_point else 1
+        if run > row[_LONGEST_RUN] and kind != SPACE and at < end:
+            row[_LONGEST_RUN] = run
+        bits = marks[point] if point < marks.size else 0
+        if bits & SENTENCE and not (last_point >= 0 and last_point < marks.size and marks[last_point] & SENTENCE):
+            closes = point > 0x7F or at + 1 >= end
+            if not closes:
+                after = np.int64(data[at + 1])
+                closes = after == 32 or after == 10 or after == 34 or after == 39 or after == 41 or after >= 0xE2
+            if closes:
+                row[_SENTENCES] += 1
+        frequent |= _ONE << np.uint64(bits >> 3)
+        # lines
+        if point != 10:
+            line_length += 1
+            if kind != SPACE:
+                if first_point < 0:
+                    first_point = point
+                before_end, end_point = end_point, point
+                line_content = line_length
+                line = (line ^ np.uint64(point)) * FACTOR
+                line ^= line >> _SHIFT
+        else:
+            row[_NEWLINES] += 1 if at < end else 0
+            row[_LONGEST_LINE] = max(row[_LONGEST_LINE], line_length)
+            if first_point >= 0:
+                row[_LINES] += 1
+                row[_LINE_CHARACTERS] += line_content
+                row[_TO_30] += 1 if line_content <= 30 else 0
+                row[_TO_10] += 1 if line_content <= 10 else 0
+                ellipsis = end_point == 0x2026 or (end_point == 46 and before_end == 46)
+                row[_ELLIPSIS_LINES] += 1 if ellipsis else 0
+                row[_CLOSED_LINES] += 1 if end_point < marks.size and marks[end_point] & CLOSING else 0
+                row[_BULLET_LINES] += 1 if first_point < marks.size and marks[first_point] & BULLET else 0
+                if entries < size // 2:
+                    _, there = _find(keys, stamps, mask, stamp, line)
+                    entries += 0 if there else 1
+                    if there:
+                        row[_DUPLICATE_LINES] += 1
+                        row[_DUPLICATE_LINE_CHARACTERS] += line_content
+                paragraph = paragraph * FACTOR + line
+                paragraph_length += line_content
+                paragraph_lines += 1
+            if paragraph_lines and (first_point < 0 or at >= end):
+                row[_PARAGRAPHS] += 1
+                if entries < size // 2:
+                    _, there = _find(keys, stamps, mask, stamp, _mixed(paragraph + FACTOR))
+                    entries += 0 if there else 1
+                    if there:
+                        row[_DUPLICATE_PARAGRAPHS] += 1
+                        row[_DUPLICATE_PARAGRAPH_CHARACTERS] += paragraph_length
+                paragraph, paragraph_length, paragraph_lines = np.uint64(0), 0, 0
+            line, line_length, line_content = np.uint64(0), 0, 0
+            first_point = end_point = before_end = -1
+        last_kind, last_point = kind, point
+        at += width
+    row[_UNITS] = units
+    frequent >>= _ONE
+    while frequent:
+        row[_STOP_CHARACTERS] += 1
+        frequent &= frequent - _ONE
