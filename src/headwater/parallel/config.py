@@ -70,6 +70,10 @@ class ParallelConfig(Section):
     zero_stage: int | None = field(None, kind="operational", ge=0, le=3, aliases=("zero_optimization.stage",))
     """What `dp_shard` ranks share: 0 nothing, 1 optimizer state, 2 also gradients, 3 also parameters. Null means 3
     where `dp_shard` is above 1, and 0 otherwise."""
+    gradient_reduction: Literal["step", "micro_batch"] | None = field(None, kind="operational")
+    """When data-parallel ranks add up their gradients. step: once, in the last micro-batch of an optimizer step; until
+    then each rank keeps whole gradients of its layers. micro_batch: in every one, so that of `dp_shard` ranks each keeps
+    its share only. Null means what the ZeRO stage promises: micro_batch at 2 and 3, step at 0, 1 and in pipelines."""
     schedule: Schedule = field("1f1b", kind="operational", aliases=("pipeline_schedule",))
     """Order of forward and backward passes in a pipeline; with `pp: 1` it has no effect."""
     virtual_stages: int = field(
@@ -87,6 +91,15 @@ class ParallelConfig(Section):
     """Samples in one forward pass of one data-parallel rank; the rest of the batch is accumulated. Null lets the
     trainer choose."""
 
+    timeout_seconds: float = field(
+        600.0, kind="operational", unit="seconds", gt=0, aliases=("distributed_timeout_seconds", "ddp_timeout")
+    )
+    """How long a rank may go without progress (a step, a window of validation, a checkpoint) before the run ends with a
+    message that says which rank is where. Longer than the longest of these takes."""
+    max_restarts: int = field(3, kind="operational", ge=0, unit="restarts")
+    """How often all ranks of this machine are started again from the newest checkpoint after one was killed or stood
+    still. Under another launcher (torchrun, Slurm) that one's own setting counts."""
+
     @property
     def ranks(self) -> int:
         """Processes (one per GPU) of the layout."""
@@ -96,6 +109,13 @@ class ParallelConfig(Section):
     def zero(self) -> int:
         """`zero_stage` with its default resolved."""
         return self.zero_stage if self.zero_stage is not None else 3 if self.dp_shard > 1 else 0
+
+    @property
+    def reduces_every_micro_batch(self) -> bool:
+        """`gradient_reduction` with its default resolved."""
+        if self.gradient_reduction is not None:
+            return self.gradient_reduction == "micro_batch"
+        return self.zero >= 2 and self.pp == 1
 
     @property
     def data_parallel(self) -> int:
@@ -155,6 +175,11 @@ class ParallelConfig(Section):
             raise ValueError(
                 f"zero_stage {self.zero_stage} shares state over dp_shard ranks, and dp_shard is 1"
                 "\n  mend: name the data-parallel ranks under dp_shard, or use zero_stage: 0"
+            )
+        if self.gradient_reduction == "micro_batch" and self.pp > 1:
+            raise ValueError(
+                "a pipeline adds up its micro-batches' gradients before it reduces them"
+                "\n  mend: remove gradient_reduction, or set it to step"
             )
         if self.zero_stage == 0 and self.dp_shard > 1:
             raise ValueError(

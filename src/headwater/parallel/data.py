@@ -56,6 +56,7 @@ def before_micro_batch(stage: nn.Module, *, last: bool, sync: bool, zero: int) -
     """
     if isinstance(stage, FSDPModule):
         stage.set_requires_gradient_sync(sync)
+        stage.set_requires_all_reduce(last)  # over copies of the shards, which add up until then
         stage.set_is_last_backward(last)
         stage.set_reshard_after_backward(last or zero == 3)
 

@@ -1,9 +1,10 @@
 """Forward and backward over a batch, micro-batch by micro-batch, by a rank that holds all layers.
 
 In: a stage, a batch of this rank's rows, the global number of predicted tokens. Out: gradients of the mean over those
-tokens, summed over data-parallel ranks once, in the last backward pass; and this rank's sums of nats and z-loss.
+tokens, summed over data-parallel ranks in the last backward pass, or in each where ranks keep shares of gradients only
+(`parallel.gradient_reduction`); and this rank's sums of nats and z-loss.
 
-    executor = Accumulator(stage, forward, mesh, micro_batch=8, sync_every=False)
+    executor = Accumulator(stage, forward, mesh, micro_batch=8)
     nats, penalty = executor.run(batch, predicted)
 
 A pipeline, whose rank holds some of the layers, is another `Executor`.
@@ -38,19 +39,22 @@ class Executor(Protocol):
 
 
 class Accumulator:
-    """See the module. `sync_every`: sum gradients over ranks after every micro-batch, which keeps only this rank's
-    share of them in memory, for as many times the communication."""
+    """See the module."""
 
-    def __init__(self, stage: Decoder, forward: Forward, mesh: Mesh, *, micro_batch: int, sync_every: bool) -> None:
-        self._stage, self._forward, self._mesh = stage, forward, mesh
-        self._micro_batch, self._sync_every = micro_batch, sync_every
+    def __init__(self, stage: Decoder, forward: Forward, mesh: Mesh, *, micro_batch: int) -> None:
+        self._stage, self._forward, self._mesh, self._micro_batch = stage, forward, mesh, micro_batch
 
     def run(self, batch: Batch, predicted: int) -> Tensor:
         device = self._mesh.device
         sums = torch.zeros(2, dtype=wide_dtype(device), device=device)
         for start in range(0, batch.rows, self._micro_batch):
             last = start + self._micro_batch >= batch.rows
-            before_micro_batch(self._stage, last=last, sync=last or self._sync_every, zero=self._mesh.config.zero)
+            before_micro_batch(
+                self._stage,
+                last=last,
+                sync=last or self._mesh.config.reduces_every_micro_batch,
+                zero=self._mesh.config.zero,
+            )
             part = batch.part(start, start + self._micro_batch, device)
             result = self._forward(self._stage, part)
             (result.total / predicted).backward()

@@ -60,15 +60,16 @@ def state_size(model: ModelConfig, config: TrainConfig) -> StateSize:
 def rank_state_bytes(model: ModelConfig, config: TrainConfig, parallel: ParallelConfig) -> int:
     """The most that one rank holds all through a step, exactly but for unevenness: see `headwater.parallel.data`.
 
-    A pipeline's edge stage has an embedding or head beside its layers. Gathered parameters and the gradients of a step
-    in progress are whole for the rank's layers.
+    A pipeline's edge stage has an embedding or head beside its layers. Gathered parameters, and gradients that are
+    reduced once a step, are whole for the rank's layers.
     """
     whole = state_size(model, config)
     count = model.parameter_count(padded=True)
     edges = count.embedding + count.head if parallel.pp == 1 else max(count.embedding, count.head)
     share = (count.layers / parallel.pp + edges + count.final_norm) / count.total / parallel.tp
     sharing = parallel.dp_shard * parallel.cp
-    held = share * ((whole.weights + whole.optimizer + whole.averages) / sharing + whole.gradients)
+    gradients = whole.gradients / (sharing if parallel.reduces_every_micro_batch else 1)
+    held = share * ((whole.weights + whole.optimizer + whole.averages) / sharing + gradients)
     if sharing > 1:  # and what is gathered: all of the rank's layers, or two of them at a time
         layers = count.layers / parallel.pp if parallel.zero < 3 else 2 * count.per_layer
         held += 4 * (layers + edges) / parallel.tp

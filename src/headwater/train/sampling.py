@@ -40,16 +40,30 @@ class SamplingCallback(Callback):
     def __init__(self, config: SamplingConfig, sampler: Sampler) -> None:
         self._config = config
         self._sampler = sampler
+        self._said = False
 
     def after_step(self, trainer: Trainer, outcome: StepOutcome) -> None:
         every = self._config.every if self._config.every is not None else max(1, trainer.steps // DEFAULT_TIMES)
         if not due(trainer.step, every, trainer.steps):
             return
+        if self._impossible(trainer):
+            return
         started = time.perf_counter()
         module = trainer.module
-        with preserved_rng(), module.inference(averaged=True), torch.no_grad():
-            texts = self._sampler(module.model, self._config.prompts, self._config.max_tokens, trainer.step)
+        with preserved_rng(), module.inference(averaged=True) as model, torch.no_grad():
+            if model is not None:
+                self._write(trainer, self._sampler(model, self._config.prompts, self._config.max_tokens, trainer.step))
+        trainer.spent["validation_seconds"] = time.perf_counter() - started + trainer.spent.get("validation_seconds", 0)
+
+    def _write(self, trainer: Trainer, texts: Sequence[str]) -> None:
         with JsonlLog(trainer.run.path / "samples.jsonl") as log:
             for prompt, text in zip(self._config.prompts, texts, strict=True):
                 log.append({"step": trainer.step, "prompt": prompt, "text": text})
-        trainer.spent["validation_seconds"] = time.perf_counter() - started + trainer.spent.get("validation_seconds", 0)
+
+    def _impossible(self, trainer: Trainer) -> bool:
+        """Whether there is a reason not to sample in this layout, said once."""
+        reason = trainer.module.inference_obstacle()
+        if reason and not self._said:
+            self._said = True
+            trainer.reporter.warn(f"no samples during the run: {reason}")
+        return bool(reason)

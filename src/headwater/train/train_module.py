@@ -113,7 +113,7 @@ class TrainModule:
         self.averaging = build_averaging(config.averaging, self._parameters)
         self._executor: Executor
         if mesh.size("pp") == 1:
-            self._executor = Accumulator(self.stages[0], self._forward, mesh, micro_batch=micro_batch, sync_every=False)
+            self._executor = Accumulator(self.stages[0], self._forward, mesh, micro_batch=micro_batch)
         else:
             self._executor = PipelineExecutor(
                 self.stages,
@@ -150,6 +150,11 @@ class TrainModule:
         if self.mesh.size("pp") > 1:
             raise ValueError("this rank holds only some layers")
         return self.stages[0]
+
+    @property
+    def parameters(self) -> dict[str, torch.nn.Parameter]:
+        """This rank's parameters, whole or as its parts of them, by name."""
+        return self._parameters
 
     @property
     def model_config(self) -> ModelConfig:
