@@ -57,6 +57,7 @@ WHOLE, RECIPES, STAGES = "The whole way", "Recipes", "One stage: on a recipe, or
 def _register() -> None:
     """Verbs in the order of `headwater --help`. Their modules import a part only when the verb is called."""
     from headwater.cli import (
+        check,
         curate_verbs,
         evaluate,
         export,
@@ -86,6 +87,7 @@ def _register() -> None:
     app.command("serve", rich_help_panel=STAGES)(serve.command)
     app.command("init", rich_help_panel=RECIPES)(init.command)
     app.command("plan", rich_help_panel=RECIPES)(plan.command)
+    app.add_typer(check.app, name="check", rich_help_panel=RECIPES)
     app.add_typer(recipe.app, name="recipe", rich_help_panel=RECIPES)
 
 
