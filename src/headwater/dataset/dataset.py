@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -25,6 +25,7 @@ from headwater.core.artifacts import Artifact
 from headwater.core.errors import CorruptArtifactError, InputError
 from headwater.core.files import sha256_bytes
 from headwater.core.jsonl import parse_json
+from headwater.dataset.cache import ShardCache
 from headwater.dataset.shard import DocumentInfo, TokenShard
 
 INDEX = "dataset.json"
@@ -45,13 +46,15 @@ class StreamWindow:
     """Consecutive tokens of a stream.
 
     `tokens` [n] in the shard's integer type; `documents` int32 [n]: ordinal of each token's document within the window,
-    from 0; `first_document`: number in the stream of the window's first document.
+    from 0; `first_document`: number in the stream of the window's first document; `cached`: whether all of it was read
+    from the cache.
     """
 
     start: int
     tokens: NDArray[np.unsignedinteger]
     documents: NDArray[np.int32]
     first_document: int
+    cached: bool = False
 
     @property
     def loss_mask(self) -> NDArray[np.bool_]:
@@ -78,7 +81,7 @@ class DomainStream:
 
     def read(self, start: int, stop: int) -> NDArray[np.unsignedinteger]:
         """Tokens start to stop (exclusive). ValueError outside the stream, CorruptArtifactError if damaged."""
-        parts = [shard.tokens(first, last) for shard, first, last, _ in self._parts(start, stop)]
+        parts = [self._dataset.read(shard, first, last) for shard, first, last, _ in self._parts(start, stop)]
         return parts[0] if len(parts) == 1 else np.concatenate([*parts, np.zeros(0, self._dataset.dtype)])
 
     def window(self, start: int, stop: int) -> StreamWindow:
@@ -86,6 +89,7 @@ class DomainStream:
         documents = np.zeros(stop - start, dtype=np.int32)
         first_document = -1
         position = 0
+        cached = True
         for shard, first, last, document in self._parts(start, stop):
             begin = int(np.searchsorted(shard.ends, first, side="right"))
             end = int(np.searchsorted(shard.ends, last, side="left"))
@@ -95,8 +99,15 @@ class DomainStream:
                 documents[position] = 1  # a shard begins with a new document
             documents[position + shard.ends[begin:end].astype(np.int64) - first] = 1
             position += last - first
+            cached &= shard.cached_as is not None
         np.cumsum(documents, out=documents)
-        return StreamWindow(start, self.read(start, stop), documents, first_document)
+        return StreamWindow(start, self.read(start, stop), documents, first_document, cached)
+
+    def shard_names(self, start: int, stop: int) -> list[str]:
+        """Shards that hold tokens start to stop (exclusive)."""
+        first = bisect_right(self._first_token, start) - 1
+        last = bisect_right(self._first_token, max(start, stop - 1)) - 1
+        return [shard["name"] for shard in self._shards[first : last + 1]]
 
     def document(self, number: int) -> DocumentInfo:
         """Document `number` of the stream, with `start` and `stop` counted from the stream's first token."""
@@ -115,6 +126,10 @@ class DomainStream:
         for index in range(len(self._shards)):
             found += [self._first_document[index] + number for number in self._shard(index).find(document_id)]
         return found
+
+    @property
+    def cache(self) -> ShardCache | None:
+        return self._dataset.cache
 
     def iter_documents(self) -> Iterator[tuple[DocumentInfo, NDArray[np.unsignedinteger]]]:
         """Every document in order with its tokens, bos and eos included (`TokenDataset.text_tokens` takes them off)."""
@@ -160,6 +175,13 @@ class DatasetSplit:
     def tokens(self) -> int:
         return sum(self.sizes.values())
 
+    def request(self, spans: Iterable[tuple[str, int, int]]) -> None:
+        """Have the cache, if there is one, copy the shards of (domain, first token, last token) that will be read."""
+        cache = next((stream.cache for stream in self.domains.values()), None)
+        if cache is not None:
+            names = (name for domain, start, stop in spans for name in self.domains[domain].shard_names(start, stop))
+            cache.request(dict.fromkeys(names))
+
     def stream(self, domain: str) -> DomainStream:
         """InputError for a domain this split does not have."""
         if domain not in self.domains:
@@ -173,6 +195,9 @@ class DatasetSplit:
 
 class TokenDataset:
     """An opened dataset. `index` is `dataset.json` as it stands. Safe to read from several threads."""
+
+    cache: ShardCache | None = None
+    """Where shards are read from first; None: from the dataset's folder only."""
 
     def __init__(self, path: Path, index: dict[str, Any], fingerprint: str) -> None:
         self.path, self.index, self.fingerprint = path, index, fingerprint
@@ -256,9 +281,11 @@ class TokenDataset:
         """The opened shard of a record of `dataset.json`; CorruptArtifactError if the two do not agree."""
         name = record["name"]
         with self._lock:
-            shard = self._open.get(name)
+            known = self._open.get(name)
+            shard = known if self.cache is None else self._from_cache(self.cache, name, known)
             if shard is None:
-                shard = TokenShard(self.path / name)
+                shard = self.open_source(name)
+            if shard is not known:
                 header = shard.header
                 seen = (shard.split, shard.domain, header.tokens, header.documents, header.tokenizer_sha256)
                 if seen != (split, domain, record["tokens"], record["documents"], self.tokenizer_sha256):
@@ -269,10 +296,46 @@ class TokenDataset:
                         mend="pack the dataset again, or restore the file from a copy",
                     )
                 self._open[name] = shard
-                if len(self._open) > OPEN_SHARDS:
-                    self._open.popitem(last=False)
+                self._let_go(name)
             self._open.move_to_end(name)
             return shard
+
+    def open_source(self, name: str) -> TokenShard:
+        """A shard from the dataset's own folder."""
+        return TokenShard(self.path / name)
+
+    def _from_cache(self, cache: ShardCache, name: str, known: TokenShard | None) -> TokenShard | None:
+        """The shard to read: cached if it is, else what is open, if it is; and then the cache is asked for it."""
+        if known is not None and known.cached_as is not None:
+            if cache.still_there(name):
+                return known
+            known = None
+        cached = cache.open(name)
+        if cached is None:
+            cache.request([name])
+        return cached or known
+
+    def _let_go(self, keep: str) -> None:
+        """Close what is too much, and cached shards that have made way for others; not `keep`, which is read now."""
+        gone = [name for name, shard in self._open.items() if shard.cached_as and not shard.path.exists()]
+        for name in gone:
+            if name != keep:
+                del self._open[name]
+        if len(self._open) > OPEN_SHARDS:
+            self._open.popitem(last=False)
+
+    def read(self, shard: TokenShard, first: int, last: int) -> NDArray[np.unsignedinteger]:
+        """Tokens of a shard. A damaged copy in the cache is thrown away, and the shard read from the dataset."""
+        try:
+            return shard.tokens(first, last)
+        except CorruptArtifactError:
+            name = shard.cached_as
+            if name is None or self.cache is None:
+                raise
+        with self._lock:
+            self._open.pop(name, None)
+        self.cache.discard(name)
+        return self.open_source(name).tokens(first, last)
 
     def verify(self, deep: bool = False) -> None:
         """Open every shard (header, size and index are checked); with `deep` check every block and document end.

@@ -21,6 +21,7 @@ Whether and how is a function of (seed, sample, epoch, document) and nothing els
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,6 +95,7 @@ class FillInTheMiddle:
             prefix, middle, suffix = text[:left], text[left:right], text[right : max(right, size - 3)]
             if size - right < 3:
                 continue
+            parts: list[Any]
             if suffix_first[number]:
                 parts = [[self.prefix_id, self.suffix_id], suffix, [self.middle_id], prefix, middle]
             else:

@@ -32,7 +32,8 @@ class Batch:
     tokens int64 [B, S + 1]; documents int32 [B, S + 1], ordinal within the row; positions int32 [B, S]; loss_mask
     bool [B, S]: whether targets[b, s] counts (it does not across a document's border, or where nothing is masked);
     refs: which sample each row is. masked_inputs and masked_targets int64 [B, S]: what a masked language model sees and
-    must say (IGNORE where nothing is asked); None for models that read left to right.
+    must say (IGNORE where nothing is asked); None for models that read left to right. cached_rows: rows read from the
+    shard cache; None without one.
     """
 
     step: int
@@ -43,6 +44,7 @@ class Batch:
     refs: tuple[SampleRef, ...]
     masked_inputs: NDArray[np.int64] | None = None
     masked_targets: NDArray[np.int64] | None = None
+    cached_rows: int | None = None
 
     @property
     def inputs(self) -> NDArray[np.int64]:
@@ -90,6 +92,7 @@ class Loader:
 
     `restart_positions`: positions begin at 0 in each document (of which a row may hold only a part), else in each row.
     `prefetch`: batches prepared ahead by the thread. `objective` changes every batch read; None: the next token.
+    `cache_ahead`: steps ahead of the batches for which the dataset's cache, if it has one, copies shards.
     """
 
     def __init__(
@@ -102,26 +105,34 @@ class Loader:
         restart_positions: bool = True,
         prefetch: int = 2,
         objective: Objective | None = None,
+        cache_ahead: int = 0,
     ) -> None:
         if prefetch < 1:
             raise ValueError(f"prefetch is {prefetch}; give at least 1")
         rank_slice(range(world), rank, world)  # refuses a rank outside now, not at the first batch
         self.split, self.order, self.rank, self.world = split, order, rank, world
         self.restart_positions, self.prefetch = restart_positions, prefetch
-        self.objective = objective
+        self.objective, self.cache_ahead = objective, cache_ahead
+        self._caches = any(stream.cache is not None for stream in split.domains.values())
 
     def batch(self, step: int) -> Batch:
         """This rank's rows of one step, read now. CorruptArtifactError if the data is damaged."""
-        return self.read(step, self.order.order.samples(rank_slice(self.order.range(step), self.rank, self.world)))
+        return self.read(step, self.refs(step))
+
+    def refs(self, step: int) -> list[SampleRef]:
+        """This rank's samples of one step."""
+        return self.order.order.samples(rank_slice(self.order.range(step), self.rank, self.world))
 
     def read(self, step: int, refs: list[SampleRef]) -> Batch:
         """The rows of given samples, all of the same length."""
         seq_len = self.order.segment(step).seq_len
         tokens = np.empty((len(refs), seq_len + 1), dtype=np.int64)
         documents = np.empty((len(refs), seq_len + 1), dtype=np.int32)
+        cached = 0
         for row, ref in enumerate(refs):
             window = self.split.domains[ref.domain].window(ref.start, ref.stop)
             tokens[row], documents[row] = window.tokens, window.documents
+            cached += window.cached
         batch = Batch(
             step=step,
             tokens=tokens,
@@ -129,6 +140,7 @@ class Loader:
             positions=positions_of(documents[:, :-1], restart=self.restart_positions),
             loss_mask=documents[:, 1:] == documents[:, :-1],
             refs=tuple(refs),
+            cached_rows=cached if self._caches else None,
         )
         return batch if self.objective is None else self.objective(batch)
 
@@ -160,7 +172,12 @@ class Loader:
     def _fill(
         self, first_step: int, last_step: int, ready: queue.Queue[Batch | BaseException], stop: threading.Event
     ) -> None:
+        ahead = first_step
         for step in range(first_step, last_step + 1):
+            for _ in range(2):  # names of coming samples are worked out little by little, or the first batch would wait
+                if self._caches and ahead <= min(last_step, step + self.cache_ahead):
+                    self.split.request((ref.domain, ref.start, ref.stop) for ref in self.refs(ahead))
+                    ahead += 1
             try:
                 item: Batch | BaseException = self.batch(step)
             except BaseException as error:

@@ -37,6 +37,9 @@ class TokenShard:
     """An open shard. Opening checks header, size and footer (InputError if missing, CorruptArtifactError if damaged);
     each block of tokens is checked when it is first read. Safe to read from several threads."""
 
+    cached_as: str | None = None
+    """Name in the dataset, of a copy in the cache."""
+
     def __init__(self, path: Path) -> None:
         self.path = Path(path)
         try:
