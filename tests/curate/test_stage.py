@@ -176,7 +176,8 @@ def test_every_domain_with_enough_documents_has_validation_data(tmp_path: Path, 
 
 def test_deduplication_can_be_turned_off(tmp_path: Path, raw: Path) -> None:
     collected = collect(tmp_path / "ws", config_of(raw))
-    curated = curate(tmp_path / "ws", collected, CurateConfig(dedup={"exact": False}))
+    off = CurateConfig(dedup={"exact": False, "minhash": False}, split={"separate": False})
+    curated = curate(tmp_path / "ws", collected, off)
     assert "dedup.exact" not in report(curated)["dropped"]
     assert curated.counts["documents"] == collected.counts["documents"] - 3
 

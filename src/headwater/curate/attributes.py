@@ -1,7 +1,8 @@
 """What curation decided about each document, in files beside the documents, which stay as they are.
 
-`attributes/clean/SHARD.parquet` has one row a document of the shard, in order; `attributes/exact/SHARD.parquet` one row
-a duplicate. Working files that only a resumed or later step needs are under `work/` and go before the commit.
+`attributes/clean/SHARD.parquet` has one row a document of the shard, in order; `attributes/corpus/SHARD.parquet` one
+row for each document or passage that goes because of another, in order. Working files that only a resumed or later step
+needs are under `work/` and go before the commit.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ CLEAN = pa.schema(
         ("version", pa.uint16()),  # of the rule
         ("score", pa.float64()),  # what the rule compared; fixed decimals
         ("detail", pa.string()),
+        ("kept_id", pa.string()),  # the benchmark's question it holds, or ""
+        ("spans", pa.list_(pa.list_(pa.int64()))),  # [start, end] of it, in characters
         ("lang", pa.string()),  # found, not claimed
         ("lang_share", pa.float64()),
         ("domain", pa.string()),
@@ -34,28 +37,28 @@ CLEAN = pa.schema(
     ]
 )
 
-EXACT = pa.schema(
+_EVIDENCE = [
+    ("rule", pa.string()),
+    ("version", pa.uint16()),
+    ("score", pa.float64()),
+    ("kept_id", pa.string()),  # the document it is a duplicate of, or the question it holds; "" if there is none
+    ("spans", pa.list_(pa.list_(pa.int64()))),  # [start, end, start in kept, end in kept] in characters; the first ones
+    ("spans_total", pa.uint32()),
+    ("detail", pa.string()),
+]
+
+DECISIONS = pa.schema(
     [
         ("row", pa.uint32()),
         ("id", pa.string()),
-        ("rule", pa.string()),
-        ("version", pa.uint16()),
-        ("score", pa.float64()),
-        ("kept_id", pa.string()),
+        ("action", pa.string()),  # remove, cut (a passage) or report (a passage that is not cut)
+        *_EVIDENCE,
+        ("start", pa.int64()),  # of a passage, in bytes of the cleaned text
+        ("end", pa.int64()),
     ]
 )
 
-REMOVED = pa.schema(
-    [
-        ("id", pa.string()),
-        ("stage", pa.string()),
-        ("rule", pa.string()),
-        ("version", pa.uint16()),
-        ("score", pa.float64()),
-        ("kept_id", pa.string()),
-        ("detail", pa.string()),
-    ]
-)
+REMOVED = pa.schema([("id", pa.string()), ("stage", pa.string()), ("action", pa.string()), *_EVIDENCE])
 
 TEXTS = pa.schema([("row", pa.uint32()), ("text", pa.large_string())])
 ROW_GROUP, ROW_GROUP_BYTES = 4096, 8 << 20
@@ -65,8 +68,13 @@ def clean_name(shard: str) -> str:
     return f"attributes/clean/{shard}.parquet"
 
 
-def exact_name(shard: str) -> str:
-    return f"attributes/exact/{shard}.parquet"
+def decisions_name(shard: str) -> str:
+    return f"attributes/corpus/{shard}.parquet"
+
+
+def final_name(shard: str) -> str:
+    """What is left of each row of a shard: see `place.FINAL`."""
+    return f"work/final/{shard}.npy"
 
 
 def texts_name(shard: str) -> str:
@@ -131,22 +139,3 @@ def hashes(table: pa.Table) -> NDArray[np.uint64]:
         return np.zeros((0, 2), np.uint64)
     values = np.frombuffer(data.buffers()[1], ">u8", count=2 * len(data), offset=16 * data.offset)
     return values.reshape(-1, 2).astype(np.uint64)
-
-
-class Texts:
-    """Cleaned texts by row, asked for in ascending order; one row group in memory."""
-
-    def __init__(self, path: Path) -> None:
-        self._rows = self._read(path)
-        self._row, self._text = next(self._rows, (-1, ""))
-
-    @staticmethod
-    def _read(path: Path) -> Iterator[tuple[int, str]]:
-        for row in read_rows(path):
-            yield row["row"], row["text"]
-
-    def get(self, row: int, default: str) -> str:
-        """The cleaned text of a row, or `default` if cleaning did not change it."""
-        while 0 <= self._row < row:
-            self._row, self._text = next(self._rows, (-1, ""))
-        return self._text if self._row == row else default

@@ -1,9 +1,10 @@
 """Cleaning: one text in, the text to train on out, or the rule that dropped it.
 
-Prose loses HTML, control characters and stray white space; full-width letters, digits and signs become ASCII, and
-ASCII punctuation between Chinese characters becomes Chinese. Nothing is normalised beyond that (NFKC would turn ，？：
-into ASCII). Markdown code, inline code and addresses stay as they are, and program code only gets line ends, control
-characters and outer blank lines put right. Cleaning a cleaned text changes nothing.
+Prose loses mojibake, HTML, control characters, stray white space, lines of boilerplate and personal data; full-width
+letters, digits and signs become ASCII, and ASCII punctuation between Chinese characters becomes Chinese. Nothing is
+normalised beyond that (NFKC would turn ，？： into ASCII). Markdown code, inline code and addresses stay as they are,
+and program code only gets line ends, control characters and outer blank lines put right. Cleaning a cleaned text
+changes nothing.
 
     clean_text("<p>今天天气很好,我们去公园散步,你来不来?</p>")   # 今天天气很好，我们去公园散步，你来不来？
     clean_document("x = 1\\r\\n", lang="python").rule           # clean.too-short
@@ -11,9 +12,10 @@ characters and outer blank lines put right. Cleaning a cleaned text changes noth
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from headwater.core.units import count_units
+from headwater.curate.boilerplate import drop_lines
 from headwater.curate.characters import (
     fold_width,
     full_width_punctuation,
@@ -34,12 +36,17 @@ from headwater.curate.language import (
 )
 from headwater.curate.markdown import outside_code, prose, split_fences
 from headwater.curate.markup import decode_entities, is_page, strip_tags
+from headwater.curate.mojibake import repair
+from headwater.curate.pii import mask
 
 TOO_SHORT = "clean.too-short"
 MARKUP = "clean.markup"
 WRONG_LANGUAGE = "language.not-accepted"
-VERSIONS = {TOO_SHORT: 1, MARKUP: 1, WRONG_LANGUAGE: 1}
+VERSIONS = {TOO_SHORT: 1, MARKUP: 1, WRONG_LANGUAGE: 2}
 """Every rule here and its version; raise it when a rule would decide otherwise than before."""
+
+_LEAST_READABLE = 0.2
+"""A text with less than this outside code and addresses is judged as it is."""
 
 _ROUNDS = 16  # of HTML inside HTML ("<b<b>>", "&amp;nbsp;"); what needs more is no text
 
@@ -47,7 +54,9 @@ _ROUNDS = 16  # of HTML inside HTML ("<b<b>>", "&amp;nbsp;"); what needs more is
 @dataclass(frozen=True, slots=True)
 class Cleaned:
     """What cleaning decided. `text` is None if a rule dropped it; then `rule`, its `version`, the `score` it compared
-    and a `detail` for people say why. `lang` and `lang_share` are what the text is in; `units` counts the text."""
+    and a `detail` for people say why. `lang` and `lang_share` are what the text is in; `units` counts the text.
+    `edits` says how many runs of mojibake, lines of boilerplate and personal data of each kind were changed; `readable`
+    is the text without its code and addresses, which rules are asked about ("" for program code: all of it)."""
 
     text: str | None
     rule: str = ""
@@ -57,6 +66,9 @@ class Cleaned:
     lang: str = ""
     lang_share: float = 0.0
     units: int = 0
+    edits: dict[str, int] = field(default_factory=dict)
+    readable: str = ""
+    code: bool = False
 
 
 _DEFAULT = CurateConfig()
@@ -79,12 +91,14 @@ def clean_document(
     `lang` is what the source claims; it decides for program code and for texts of no clear language. `extracted`
     says that the text comes out of an HTML extractor, so that what looks like a tag in it is text.
     """
-    if lang == "code" or lang in CODE_LANGUAGES or domain in config.clean.code_domains:
-        cleaned = tidy_code(text)
-        return _too_short(cleaned, lang, config.clean) or Cleaned(
-            cleaned, lang=lang, lang_share=1.0, units=count_units(cleaned)
+    options = config.clean
+    if lang == "code" or lang in CODE_LANGUAGES or domain in options.code_domains:
+        cleaned = tidy_code(text) if options.tidy else text
+        return _too_short(cleaned, lang, options) or Cleaned(
+            cleaned, lang=lang, lang_share=1.0, units=count_units(cleaned), code=True
         )
-    pieces = _prepared(text, config.clean, html=config.clean.html and not extracted)
+    edits: dict[str, int] = {}
+    pieces = _prepared(text, options, edits, html=options.html and not extracted)
     if pieces is None:
         return Cleaned(None, MARKUP, VERSIONS[MARKUP], _ROUNDS, f"HTML inside HTML, over {_ROUNDS} deep", lang)
     words = prose(pieces)
@@ -92,22 +106,60 @@ def clean_document(
     if not has_letters(counts):  # all of it is code or addresses
         words = "".join(pieces)
         counts = script_counts(words)
-    pieces[::2] = [tidy_lines(piece) for piece in pieces[::2]]
-    if config.clean.punctuation and is_chinese(counts):
-        pieces[::2] = [full_width_punctuation(piece) for piece in pieces[::2]]
-    cleaned = "".join(pieces).strip()
-    if short := _too_short(cleaned, lang, config.clean):
+    _tidied(pieces, options, edits, chinese=is_chinese(counts), domain=domain)
+    cleaned = "".join(pieces)
+    cleaned = cleaned.strip() if options.tidy else cleaned
+    if short := _too_short(cleaned, lang, options):
         return short
     identified = identify(words, counts)
     unclear = not identified.clear and lang not in CJK_LANGUAGES  # whose scripts leave no doubt
     shares = {lang: 1.0} if lang and (unclear or not identified.shares) else identified.shares
     found = next(iter(shares), UNKNOWN)
     share = identified.shares.get(found, 0.0)
-    accepted = sum(shares.get(language, 0.0) for language in config.language.accepted)
-    if config.language.accepted and accepted < config.language.min_share:
-        parts = ", ".join(f"{language} {part:.2f}" for language, part in list(shares.items())[:3])
-        return Cleaned(None, WRONG_LANGUAGE, VERSIONS[WRONG_LANGUAGE], round(accepted, 4), parts, found, share)
-    return Cleaned(cleaned, lang=found, lang_share=share, units=count_units(cleaned))
+    if wrong := _wrong_language(shares, config.language):
+        score, detail = wrong
+        return Cleaned(None, WRONG_LANGUAGE, VERSIONS[WRONG_LANGUAGE], score, detail, found, share)
+    readable = prose(pieces)
+    if len(readable) < _LEAST_READABLE * len(cleaned):
+        readable = cleaned
+    return Cleaned(cleaned, lang=found, lang_share=share, units=count_units(cleaned), edits=edits, readable=readable)
+
+
+def _wrong_language(shares: dict[str, float], config: LanguageConfig) -> tuple[float, str] | None:
+    """(score, detail) if too little of a text is in accepted languages."""
+    if not config.accepted:
+        return None
+    parts = [(shares.get(language, 0.0), language) for language in config.accepted]
+    accepted = sum(share for share, _ in parts)
+    largest = max(parts, key=lambda part: part[0])[1]
+    least = config.thresholds.get(largest, config.min_share)
+    if accepted >= least:
+        return None
+    found = ", ".join(f"{language} {part:.2f}" for language, part in list(shares.items())[:3])
+    return round(accepted, 4), f"{found}; accepted from {least:g} on"
+
+
+def _tidied(pieces: list[str], options: CleanConfig, edits: dict[str, int], chinese: bool, domain: str) -> None:
+    """Put the prose among the pieces right, in place."""
+    if options.tidy:
+        pieces[::2] = [tidy_lines(piece) for piece in pieces[::2]]
+    if options.punctuation and chinese:
+        pieces[::2] = [full_width_punctuation(piece) for piece in pieces[::2]]
+    if options.boilerplate and domain in options.boilerplate_domains:
+        for place in range(0, len(pieces), 2):
+            pieces[place], lines = drop_lines(pieces[place])
+            if lines:
+                edits["boilerplate"] = edits.get("boilerplate", 0) + lines
+                pieces[place] = tidy_lines(pieces[place])
+    if options.pii:
+        pieces[::2] = [outside_code(piece, lambda part: _masked(part, options, edits)) for piece in pieces[::2]]
+
+
+def _masked(text: str, options: CleanConfig, edits: dict[str, int]) -> str:
+    text, counts = mask(text, options.pii)
+    for kind, count in counts.items():
+        edits[kind] = edits.get(kind, 0) + count
+    return text
 
 
 def _too_short(cleaned: str, lang: str, config: CleanConfig) -> Cleaned | None:
@@ -117,11 +169,15 @@ def _too_short(cleaned: str, lang: str, config: CleanConfig) -> Cleaned | None:
     return Cleaned(None, TOO_SHORT, VERSIONS[TOO_SHORT], len(cleaned), detail, lang or UNKNOWN)
 
 
-def _prepared(text: str, config: CleanConfig, html: bool) -> list[str] | None:
+def _prepared(text: str, config: CleanConfig, edits: dict[str, int], html: bool) -> list[str] | None:
     """Prose and Markdown code blocks in turn (see `split_fences`), with plain characters and without markup; None if
     markup does not come to an end."""
+    if config.mojibake:
+        text, runs = repair(text)
+        if runs:
+            edits["mojibake"] = runs
     for _ in range(_ROUNDS):
-        text = plain_characters(text)
+        text = plain_characters(text) if config.tidy else text
         if html and is_page(text):
             from headwater.curate.html import extract_page
 

@@ -15,11 +15,15 @@ from typing import Any, Literal
 from pydantic import field_validator, model_validator
 
 from headwater.core.config import Section, field
+from headwater.curate.dedup.config import CanaryConfig, DecontaminateConfig, DedupConfig
+from headwater.curate.quality.config import QualityConfig
 
 Kind = Literal["auto", "jsonl", "parquet", "text", "markdown", "html", "warc", "wet", "python-environment"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _DOMAIN = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
+
+PII_KINDS = ("email", "ip", "phone", "id", "card")
 
 ENVIRONMENT_PARTS = {"code": "code", "docstrings": "docs", "descriptions": "other"}
 """What a Python environment holds, and the domain of each part: code without its doc strings, the doc strings as
@@ -188,6 +192,13 @@ class CleanConfig(Section):
     """What cleaning does to a text. Code (see `code_domains`) gets line ends, control characters and outer blank lines
     put right, nothing else."""
 
+    tidy: bool = field(True)
+    """Put line ends, control and invisible characters and white space right. With this and all below off, and
+    `min_characters` 0, texts stay as they are."""
+
+    mojibake: bool = field(True)
+    """Put text right that was decoded with the wrong table (â€™ to ’), where that is certain."""
+
     html: bool = field(True)
     """Take HTML tags, comments, scripts and entities out of text, outside Markdown code. A whole page goes through
     main-content extraction."""
@@ -202,8 +213,28 @@ class CleanConfig(Section):
     min_characters: int = field(20, unit="characters", ge=0, aliases=("min_length", "min_chars"))
     """Shorter texts are dropped, after cleaning."""
 
+    boilerplate: bool = field(True)
+    """Take out lines of navigation, cookie notices, share buttons, copyright and registration numbers, in
+    `boilerplate_domains`."""
+
+    boilerplate_domains: tuple[str, ...] = field(("web", "other"))
+    """Domains whose documents may hold a site's own lines."""
+
+    pii: tuple[str, ...] = field(("email", "ip", "phone", "id", "card"))
+    """Personal data replaced by placeholders such as [EMAIL], outside code: e-mail and public IP addresses, phone
+    numbers, Chinese identity numbers, bank cards. Empty masks nothing."""
+
     code_domains: tuple[str, ...] = field(("code",))
     """Domains treated as program code, besides rows whose language is a programming language."""
+
+    _tuples = field_validator("pii", "boilerplate_domains", "code_domains", mode="before")(_as_tuple)
+
+    @field_validator("pii")
+    @classmethod
+    def _check_pii(cls, kinds: tuple[str, ...]) -> tuple[str, ...]:
+        if unknown := [kind for kind in kinds if kind not in PII_KINDS]:
+            raise ValueError(f"{unknown[0]!r} is no kind of personal data; the kinds are {', '.join(PII_KINDS)}")
+        return kinds
 
 
 class LanguageConfig(Section):
@@ -216,21 +247,19 @@ class LanguageConfig(Section):
     """Least share of a text that must be in accepted languages, in words (1.6 Han characters count as one word), so
     mixed Chinese and English passes when both are accepted."""
 
+    thresholds: dict[str, float] = field(default_factory=dict)
+    """Other least shares for texts whose largest accepted language is this one, for example {zh: 0.6, en: 0.65}."""
+
     _tuples = field_validator("accepted", mode="before")(_as_tuple)
 
-
-class DedupConfig(Section):
-    """Removal of duplicates."""
-
-    exact: bool = field(True)
-    """Of documents with the same cleaned text keep one, across all sources."""
-
-    priority: tuple[str, ...] = field(("books", "papers", "code", "docs", "other", "web"))
-    """Of equal documents the one in the earliest of these domains is kept, then the first by source, path and
-    position. Domains not named come last."""
-
-    keys_in_memory: int = field(2_000_000, kind="operational", unit="documents", ge=1)
-    """Documents whose hashes a worker compares at a time, about 100 bytes of memory each."""
+    @model_validator(mode="after")
+    def _check_thresholds(self) -> LanguageConfig:
+        for language, share in self.thresholds.items():
+            if not 0 <= share <= 1:
+                raise ValueError(f"thresholds: {language} {share} is no share; give a number from 0 to 1")
+            if self.accepted and language not in self.accepted:
+                raise ValueError(f"thresholds: {language} is not among the accepted languages")
+        return self
 
 
 class SplitConfig(Section):
@@ -249,6 +278,9 @@ class SplitConfig(Section):
     seed: int = field(0)
     """Another number is another division."""
 
+    separate: bool = field(True)
+    """Remove from train what is a near-duplicate, by `dedup.threshold`, of a document of validation or test."""
+
     @model_validator(mode="after")
     def _check_sum(self) -> SplitConfig:
         if self.validation + self.test >= 1:
@@ -265,8 +297,25 @@ class CurateConfig(Section):
     language: LanguageConfig = field(default_factory=LanguageConfig)
     """Language identification and filter."""
 
+    quality: QualityConfig = field(default_factory=QualityConfig)
+    """Quality rules and classifier."""
+
     dedup: DedupConfig = field(default_factory=DedupConfig)
     """Deduplication."""
+
+    decontaminate: DecontaminateConfig = field(default_factory=DecontaminateConfig)
+    """Removal of benchmark questions."""
+
+    canaries: CanaryConfig = field(default_factory=CanaryConfig)
+    """Measurement of how many near-duplicates are found."""
+
+    undo: tuple[str, ...] = field(())
+    """Rules whose removals are taken back, by name, such as `dedup.minhash`: what they removed stays, unless another
+    rule takes it. `headwater curate undo` makes a corpus that way."""
+
+    takedown: tuple[str, ...] = field(())
+    """Files with ids of documents, one a line, that must not be in the corpus, relative to the current folder or
+    absolute. Their content is part of the corpus's identity. `headwater curate remove` makes a corpus that way."""
 
     split: SplitConfig = field(default_factory=SplitConfig)
     """Train, validation and test."""

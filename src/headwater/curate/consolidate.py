@@ -6,34 +6,35 @@ alone; each is one task, reads only the document shards its range touches, and w
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from headwater.core.documents import Document, DocumentWriter
 from headwater.core.files import disk_errors
 from headwater.core.shards import ShardFolder
 from headwater.curate.attributes import (
     REMOVED,
     RowWriter,
-    Texts,
     clean_name,
-    column,
-    exact_name,
+    decisions_name,
+    final_name,
     hashes,
     read_rows,
     texts_name,
 )
 from headwater.curate.counts import Tally
-from headwater.curate.place import surviving
+from headwater.curate.place import GONE, STAYS
 from headwater.curate.split import SPLITS, Limits, sides, split_numbers
+from headwater.curate.texts import ChangedTexts, column_bytes
+from headwater.curate.writing import TableWriter, text_column
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,28 +68,34 @@ def placed_name(task: WriteTask) -> str:
     return f"work/placed/{task.domain}-{task.number:05d}.json"
 
 
-def weights(table: pa.Table) -> NDArray[np.int64]:
-    """Weight of each document, int64 [rows]."""
-    return column(table, "bytes_out") + 1
-
-
 def write_shard(task: WriteTask) -> dict[str, Any]:
     """Write the task's files, unless they are there. Returns `kept`: split|domain|lang -> documents, bytes, units."""
     done = placed_name(task)
     if (facts := task.out.done(done)) is not None:
         return facts
     kept = Tally()
-    writers: dict[str, tuple[DocumentWriter, Path]] = {}
+    writers: dict[str, tuple[TableWriter, Path]] = {}
     try:
-        for split, document, size, units in _documents(task):
+        for split, table, sizes, units in _tables(task):
             if split not in writers:
                 temp = task.out.temp(_shard_name(split, task))
                 with disk_errors(temp):
-                    writers[split] = (DocumentWriter(temp), temp)
+                    writers[split] = (TableWriter(temp), temp)
             writer, temp = writers[split]
             with disk_errors(temp):
-                writer.add(document)
-            kept.add(split, document.domain, document.lang, bytes=size, units=units)
+                writer.add(table, sizes)
+            langs, places = np.unique(np.array(table.column("lang").to_pylist(), object), return_inverse=True)
+            for number, lang in enumerate(langs.tolist()):
+                mine = places == number
+                count = int(mine.sum())
+                kept.add(
+                    split,
+                    task.domain,
+                    lang,
+                    documents=count,
+                    bytes=int(sizes[mine].sum()),
+                    units=int(units[mine].sum()),
+                )
         for split, (writer, temp) in writers.items():
             with disk_errors(temp):
                 writer.close()
@@ -104,39 +111,69 @@ def _shard_name(split: str, task: WriteTask) -> str:
     return f"corpus/{split}/{task.domain}-{task.number:05d}.parquet"
 
 
-def _documents(task: WriteTask) -> Iterator[tuple[str, Document, int, int]]:
-    """(split, document, bytes, units) of the task's range, in order."""
-    columns = ["lang", "domain", "bytes_out", "units_out", "hash"]
+Rows = tuple[str, pa.Table, NDArray[np.int64], NDArray[np.int64]]
+
+
+def _tables(task: WriteTask) -> Iterator[Rows]:
+    """(split, documents, bytes, units) of the task's range, in order, some rows at a time."""
     for part in task.parts:
-        attributes, exact = (Path(task.out.dir, name) for name in (clean_name(part.name), exact_name(part.name)))
-        table, stays = surviving(attributes, exact, columns)
-        stays &= np.array(table.column("domain").to_pylist(), object) == task.domain
-        weight = np.where(stays, weights(table), 0)
+        final = np.load(task.out.dir / final_name(part.name), mmap_mode="r")
+        table = pq.read_table(task.out.dir / clean_name(part.name), columns=["lang", "domain", "hash"])
+        mine = pc.equal(table.column("domain"), task.domain).to_numpy() & (final["state"] != GONE)
+        weight = np.where(mine, final["bytes"] + 1, 0)
         begins = part.before + np.cumsum(weight) - weight
-        chosen = np.flatnonzero(stays & (begins >= task.low) & (begins < task.high))
-        if not len(chosen):
+        inside = mine & (final["state"] == STAYS) & (begins >= task.low) & (begins < task.high)
+        chosen = np.flatnonzero(inside)
+        if not chosen.size:
             continue
-        table = table.take(chosen)
-        split_of = sides(split_numbers(hashes(table), task.seed), task.limits)
-        langs, sizes, units = (table.column(name).to_pylist() for name in ("lang", "bytes_out", "units_out"))
-        texts = Texts(Path(task.out.dir, texts_name(part.name)))
-        for place, (row, raw) in enumerate(zip(chosen.tolist(), _take(part.documents, chosen), strict=True)):
-            raw["text"] = texts.get(row, raw["text"])
-            raw["lang"] = langs[place]
-            raw["meta"] = orjson.loads(raw["meta"])
-            yield SPLITS[split_of[place]], Document(**raw), sizes[place], units[place]
+        split_of = sides(split_numbers(hashes(table.take(chosen)), task.seed), task.limits)
+        langs = table.column("lang")
+        changed = ChangedTexts(task.out.dir / texts_name(part.name))
+        cuts = row_cuts(task.out.dir / decisions_name(part.name))
+        for rows, raw in _take(part.documents, chosen):
+            texts: list[bytes | memoryview] = []
+            for row, text in zip(rows.tolist(), column_bytes(raw.column("text")), strict=True):
+                edited = changed.get(row)
+                found = text if edited is None else edited
+                texts.append(without(found, cuts[row]) if row in cuts else found)
+            sides_here = split_of[np.searchsorted(chosen, rows)]
+            for number in np.unique(sides_here).tolist():
+                picked = np.flatnonzero(sides_here == number)
+                column, sizes = text_column([texts[index] for index in picked.tolist()])
+                part_rows = raw.take(picked)
+                for name, values in (("text", column), ("lang", langs.take(rows[picked]))):
+                    part_rows = part_rows.set_column(part_rows.schema.get_field_index(name), name, values)
+                yield SPLITS[number], part_rows, sizes, final["units"][rows[picked]]
 
 
-def _take(path: Path, rows: NDArray[np.int64]) -> Iterator[dict[str, Any]]:
+def _take(path: Path, rows: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], pa.Table]]:
     """Some rows of a document shard, ascending; row groups without any are not read."""
     with pq.ParquetFile(path) as file:
         start = 0
         for group in range(file.num_row_groups):
             end = start + file.metadata.row_group(group).num_rows
-            inside = rows[(rows >= start) & (rows < end)] - start
-            if len(inside):
-                yield from file.read_row_group(group).take(inside).to_pylist()
+            inside = rows[(rows >= start) & (rows < end)]
+            if inside.size:
+                yield inside, file.read_row_group(group).take(inside - start)
             start = end
+
+
+def row_cuts(decisions: Path) -> dict[int, list[tuple[int, int]]]:
+    """Row -> passages to take out of its text, in bytes, in order."""
+    found: dict[int, list[tuple[int, int]]] = {}
+    for row in read_rows(decisions, ["row", "action", "start", "end"]):
+        if row["action"] == "cut":
+            found.setdefault(row["row"], []).append((row["start"], row["end"]))
+    return found
+
+
+def without(text: bytes | memoryview, cuts: Sequence[tuple[int, int]]) -> bytes:
+    """A text without some passages, which are given in order."""
+    pieces, at = [], 0
+    for start, end in cuts:
+        pieces.append(bytes(text[at:start]))
+        at = end
+    return b"".join([*pieces, bytes(text[at:])])
 
 
 def plan_output(
@@ -172,7 +209,7 @@ def write_removed(out: ShardFolder, shards: Iterable[str]) -> None:
     try:
         with disk_errors(temp), RowWriter(temp, REMOVED) as writer:
             for shard in shards:
-                for row in removed_rows(Path(out.dir, clean_name(shard)), Path(out.dir, exact_name(shard))):
+                for row in removed_rows(out, shard):
                     values = {**row, "stage": row["rule"].partition(".")[0]}
                     writer.add(*(values[name] for name in REMOVED.names))
                     rows += 1
@@ -181,13 +218,16 @@ def write_removed(out: ShardFolder, shards: Iterable[str]) -> None:
         temp.unlink(missing_ok=True)
 
 
-def removed_rows(attributes: Path, exact: Path) -> Iterator[dict[str, Any]]:
-    """Removed documents of one shard in order: row, id, rule, version, score, kept_id, detail."""
-    duplicates = read_rows(exact)
-    duplicate = next(duplicates, None)
-    for row in read_rows(attributes, ["row", "id", "rule", "version", "score", "detail"]):
+def removed_rows(out: ShardFolder, shard: str) -> Iterator[dict[str, Any]]:
+    """What one shard lost, in order: row, id, action, rule, version, score, kept_id, spans, spans_total, detail."""
+    later = read_rows(out.dir / decisions_name(shard))
+    names = ["row", "id", "rule", "version", "score", "detail", "kept_id", "spans"]
+    alone = ({**row, "action": "remove", "spans_total": len(row["spans"])} for row in _alone(out, shard, names))
+    yield from heapq.merge(alone, later, key=lambda row: row["row"])
+
+
+def _alone(out: ShardFolder, shard: str, names: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Documents that went for what they are."""
+    for row in read_rows(out.dir / clean_name(shard), names):
         if row["rule"]:
-            yield {**row, "kept_id": ""}
-        elif duplicate is not None and duplicate["row"] == row["row"]:
-            yield {**duplicate, "detail": "same cleaned text"}
-            duplicate = next(duplicates, None)
+            yield row

@@ -1,7 +1,7 @@
-"""First step of curation, shard by shard: clean every document and write down what was decided.
+"""First step of curation, shard by shard: clean every document, ask the quality rules, write down what was decided.
 
-In: one document shard. Out: its `attributes/clean`, the texts cleaning changed, and the keys that exact deduplication
-compares. Nothing here looks beyond the shard.
+In: one document shard. Out: its `attributes/clean` and `attributes/quality`, the texts cleaning changed, and the keys
+that exact deduplication compares. Nothing here looks beyond the shard.
 """
 
 from __future__ import annotations
@@ -17,10 +17,14 @@ from headwater.core.files import disk_errors
 from headwater.core.shards import ShardFolder
 from headwater.core.units import count_units
 from headwater.curate.attributes import CLEAN, TEXTS, RowWriter, clean_name, texts_name
-from headwater.curate.clean import clean_document
+from headwater.curate.clean import Cleaned
 from headwater.curate.config import CurateConfig
 from headwater.curate.counts import Tally
+from headwater.curate.dedup.signatures import SignatureCollector, info_name, signatures_name
 from headwater.curate.exact import KeyCollector, keys_name, local_name
+from headwater.curate.near import needs_signatures
+from headwater.curate.quality.attributes import QualityWriter, quality_name
+from headwater.curate.sift import batches, rule_versions, sift
 
 _NO_HASH = bytes(16)
 
@@ -38,27 +42,38 @@ class DecideTask:
 def decide_shard(task: DecideTask) -> dict[str, Any]:
     """Decide about every document of a shard, unless that was done. Returns the facts of its attributes:
     `dropped` (rule|lang|domain -> documents, bytes, units) and `documents`."""
-    names = [texts_name(task.name), keys_name(task.name), local_name(task.name), clean_name(task.name)]
+    files = (texts_name, quality_name, keys_name, local_name, signatures_name, info_name, clean_name)
+    names = [name(task.name) for name in files]
     found = [task.out.done(name) for name in names]
     if all(found) and found[-1] is not None:
         return found[-1]
-    texts, attributes = task.out.temp(names[0]), task.out.temp(names[3])
+    texts, scores, attributes = task.out.temp(names[0]), task.out.temp(names[1]), task.out.temp(names[-1])
     dropped = Tally()
     keys = KeyCollector(task.config.dedup)
+    signatures = SignatureCollector(task.config.dedup, near=needs_signatures(task.config))
     rows = 0
     try:
         with (
             disk_errors(attributes),
             RowWriter(texts, TEXTS, level=1) as changed,
             RowWriter(attributes, CLEAN) as decided,
+            QualityWriter(scores, task.config.quality) as quality,
         ):
-            for rows, document in enumerate(_documents(task.documents), start=1):
-                _decide(rows - 1, document, task.config, changed, decided, keys, dropped)
+            for documents in batches(_documents(task.documents)):
+                batch = sift(documents, task.config)
+                quality.add(batch)
+                for document, cleaned in zip(documents, batch.cleaned, strict=True):
+                    _decide(rows, document, cleaned, changed, decided, keys, signatures, dropped)
+                    rows += 1
         task.out.finish(names[0], texts)
+        task.out.finish(names[1], scores)
         keys.write(task.out, task.name)
-        return task.out.finish(names[3], attributes, documents=rows, dropped=dropped.rows)
+        signatures.write(task.out, task.name)
+        facts = {"edits": quality.edits, "quality": rule_versions(task.config.quality)}
+        return task.out.finish(names[-1], attributes, documents=rows, dropped=dropped.rows, **facts)
     finally:
         texts.unlink(missing_ok=True)
+        scores.unlink(missing_ok=True)
         attributes.unlink(missing_ok=True)
 
 
@@ -72,15 +87,15 @@ def _documents(path: Path) -> Any:
 def _decide(
     row: int,
     document: tuple[str, str, str, str, str],
-    config: CurateConfig,
+    cleaned: Cleaned,
     changed: RowWriter,
     decided: RowWriter,
     keys: KeyCollector,
+    signatures: SignatureCollector,
     dropped: Tally,
 ) -> None:
-    identifier, text, lang, domain, meta = document
+    identifier, text, _, domain, _ = document
     bytes_in = len(text.encode())
-    cleaned = clean_document(text, lang=lang, domain=domain, config=config, extracted='"extractor"' in meta)
     kept = cleaned.text is not None
     units_in = cleaned.units if cleaned.text == text else count_units(text)
     if cleaned.text is None:
@@ -90,6 +105,7 @@ def _decide(
         data = cleaned.text.encode()
         digest, bytes_out = xxhash.xxh3_128_digest(data), len(data)
         keys.add(row, identifier, domain, digest)
+        signatures.add(row, identifier, domain, digest, data, len(cleaned.text))
         if cleaned.text != text:
             changed.add(row, cleaned.text, size=bytes_out)
     decided.add(
@@ -99,6 +115,8 @@ def _decide(
         cleaned.version,
         float(cleaned.score),
         cleaned.detail,
+        "",
+        [],
         cleaned.lang,
         cleaned.lang_share,
         domain,

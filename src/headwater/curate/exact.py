@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headwater.core.shards import ShardFolder
-from headwater.curate.config import DedupConfig
+from headwater.curate.dedup.config import DedupConfig
 
 RULE, VERSION = "dedup.exact", 1
 
@@ -140,3 +140,13 @@ def duplicates_of(out: ShardFolder, shard: str, ordinal: int, partitions: int, i
     for row, earlier in np.load(out.dir / local_name(shard)).tolist():
         kept[row] = kept.get(earlier) or ids[earlier]
     return kept
+
+
+def duplicate_rows(out: ShardFolder, shard: str, ordinal: int, partitions: int) -> NDArray[np.int64]:
+    """The rows of a shard that are duplicates, sorted."""
+    parts = [np.load(out.dir / local_name(shard))["row"].astype(np.int64)]
+    for number in range(partitions):
+        found = np.load(out.dir / duplicates_name(number), mmap_mode="r")
+        start, end = bisect_left(found["shard"], ordinal), bisect_left(found["shard"], ordinal + 1)
+        parts.append(found["row"][start:end].astype(np.int64))
+    return np.unique(np.concatenate(parts))

@@ -13,6 +13,7 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -29,16 +30,19 @@ from headwater.core.jsonl import parse_json, pretty_json
 from headwater.core.progress import SILENT, Reporter
 from headwater.core.shards import ShardFolder
 from headwater.core.stage import StageContext
-from headwater.curate.attributes import Texts, clean_name, exact_name, read_rows, texts_name
+from headwater.curate.attributes import decisions_name, read_rows, texts_name
 from headwater.curate.collect import QUARANTINE
-from headwater.curate.config import CollectConfig, CurateConfig, SourceConfig
-from headwater.curate.consolidate import removed_rows
+from headwater.curate.config import CollectConfig, CurateConfig, SourceConfig, SplitConfig
+from headwater.curate.consolidate import removed_rows, row_cuts, without
+from headwater.curate.decisions import decide_corpus
 from headwater.curate.identity import raw_inputs
 from headwater.curate.report import curation_report
-from headwater.curate.stage import REPORT, collect_into, decide_and_place, in_order
+from headwater.curate.stage import REPORT, collect_into, in_order
+from headwater.curate.texts import ChangedTexts
 
 KEPT, REMOVED = "kept.jsonl.zst", "removed.jsonl.zst"
 VERSION = 1
+EVIDENCE = ("action", "rule", "version", "score", "spans", "spans_total", "detail")
 _WORK, _STAGE = ".work", "curate-files"
 
 
@@ -72,12 +76,13 @@ def curate_files(
 
     `kept.jsonl.zst` has the rows that stay, in the order of path and position, every field unchanged, with `id` added
     where a row has none and `clean_text` where cleaning changed the text; a document that is no row of its own (text,
-    web page) becomes one. `removed.jsonl.zst` has id, rule, version, score, kept_id, detail and path of the others.
-    `config.split` and `config.shard_bytes` play no part.
+    web page) becomes one. `removed.jsonl.zst` has id, action, rule, version, score, kept_id, spans, detail and path of
+    the others. `config.split` and `config.shard_bytes` play no part.
 
     Raises InputError for inputs that are not there, UserError if `out` holds another result and not `overwrite`.
     """
     config, options = config or CurateConfig(), options or FileOptions()
+    config = config.model_copy(update={"split": SplitConfig(validation=0.0)})
     collect = _collect_config(inputs, options)
     key = fingerprint(
         _STAGE,
@@ -155,7 +160,7 @@ def _run(
     counts = done["counts"] if done else collect_into(shards_out, collect, context)
     documents = {name: shards_out.done(name) or {} for name in shards_out.shards() if name.startswith("documents/")}
     shards = in_order(shards_out.dir, documents)
-    decided, placed = decide_and_place(config, shards, shards_out, context)
+    outcome = decide_corpus(config, shards, shards_out, context)
     own_ids = _own_ids(shards_out, shards)
     for left in out.glob(f"{TEMP_PREFIX}*"):  # by a run that was killed
         left.unlink(missing_ok=True)
@@ -164,12 +169,12 @@ def _run(
         for name, path in shards:
             _write_shard(name, path, shards_out, options, own_ids, kept, removed)
     shutil.copyfile(shards_out.dir / QUARANTINE, out / QUARANTINE)
-    return {**curation_report(decided, placed), "collected": counts}
+    return {**curation_report(outcome), "collected": counts}
 
 
 def _own_ids(folder: ShardFolder, shards: Sequence[tuple[str, Path]]) -> dict[str, Any]:
     """Document id -> the row's own id, of the documents that duplicates were removed in favour of."""
-    wanted = {row["kept_id"] for name, _ in shards for row in read_rows(folder.dir / exact_name(name), ["kept_id"])}
+    wanted = {row["kept_id"] for name, _ in shards for row in read_rows(folder.dir / decisions_name(name), ["kept_id"])}
     found: dict[str, Any] = {}
     if wanted:
         for _, path in shards:
@@ -216,18 +221,24 @@ def _write_shard(
     kept: _JsonlZst,
     removed: _JsonlZst,
 ) -> None:
-    gone = _by_row(removed_rows(folder.dir / clean_name(name), folder.dir / exact_name(name)))
-    row, why = next(gone, (-1, {}))
-    texts = Texts(folder.dir / texts_name(name))
+    why = _by_row(removed_rows(folder, name))
+    row, reasons = next(why, (-1, []))
+    changed, cuts = ChangedTexts(folder.dir / texts_name(name)), row_cuts(folder.dir / decisions_name(name))
     for number, document in enumerate(read_documents(path)):
         own = document.meta.get("row_id", document.id)
         if number == row:
-            kept_id = own_ids.get(why["kept_id"]) if why["kept_id"] else None
-            line = {"id": own, **{key: why[key] for key in ("rule", "version", "score", "detail")}, "kept_id": kept_id}
-            removed.write(orjson.dumps({**line, "path": document.meta["path"]}))
-            row, why = next(gone, (-1, {}))
-            continue
-        cleaned = texts.get(number, document.text)
+            for reason in reasons:
+                line = {"id": own, **{key: reason[key] for key in EVIDENCE}}
+                line["kept_id"] = own_ids.get(reason["kept_id"], reason["kept_id"]) or None
+                removed.write(orjson.dumps({**line, "path": document.meta["path"]}))
+            gone = any(reason["action"] == "remove" for reason in reasons)
+            row, reasons = next(why, (-1, []))
+            if gone:
+                continue
+        found = changed.get(number)
+        cleaned = document.text if found is None else str(found, "utf-8")
+        if number in cuts:
+            cleaned = without(cleaned.encode(), cuts[number]).decode()
         if "row" in document.meta:
             kept.write(_row(document.meta["row"], own, cleaned, document.text, options))
         else:
@@ -236,9 +247,9 @@ def _write_shard(
             kept.write(orjson.dumps({**fields, **extra}))
 
 
-def _by_row(rows: Iterator[dict[str, Any]]) -> Iterator[tuple[int, dict[str, Any]]]:
-    for row in rows:
-        yield row["row"], row
+def _by_row(rows: Iterator[dict[str, Any]]) -> Iterator[tuple[int, list[dict[str, Any]]]]:
+    for number, mine in groupby(rows, key=lambda row: int(row["row"])):
+        yield number, list(mine)
 
 
 def _row(line: str, own: Any, cleaned: str, text: str, options: FileOptions) -> bytes:

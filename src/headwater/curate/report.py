@@ -1,7 +1,9 @@
 """The report of a curation: what came in, what went out, and why the rest did not, by language and by domain.
 
-documents, bytes and units in = out + dropped (as they came in) + edited, exactly. `edited` is what cleaning took from
-the documents that stay; it is negative where cleaning made text longer (an ASCII comma has one byte, ， three).
+documents, bytes and units in = out + dropped (as they came in) + edited + cut, exactly. `edited` is what cleaning took
+from the documents that stay; it is negative where cleaning made text longer (an ASCII comma has one byte, ， three).
+`cut` is what repeated passages took from them, its documents those that lost some; `edits` counts what cleaning changed
+by kind: mojibake, boilerplate lines, personal data masked.
 """
 
 from __future__ import annotations
@@ -11,32 +13,58 @@ from typing import Any
 
 from headwater.curate.clean import VERSIONS
 from headwater.curate.counts import FIELDS, Tally, as_json
-from headwater.curate.exact import RULE, VERSION
+from headwater.curate.decisions import Outcome
+from headwater.curate.dedup.settings import VERSION
+from headwater.curate.exact import RULE
+from headwater.curate.exact import VERSION as EXACT_VERSION
 from headwater.curate.language import identifier_version
+from headwater.curate.near import RULE_NAMES
+from headwater.curate.place import TAKEDOWN
 
 
-def curation_report(decided: Sequence[dict[str, Any]], placed: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The report from the facts of `attributes/clean` and `attributes/exact` of all shards."""
-    dropped, kept_in, kept_out = Tally(), Tally(), Tally()
-    for facts in decided:
+def curation_report(outcome: Outcome) -> dict[str, Any]:
+    """The report from the facts of `attributes/clean` and `attributes/corpus` of all shards."""
+    dropped, cut = Tally(), Tally()
+    kept = {name: Tally() for name in ("kept_in", "kept_clean", "kept_out")}
+    for facts in outcome.decided:
         dropped.merge(facts["dropped"])
-    for facts in placed:
+    for facts in outcome.placed:
         dropped.merge(facts["dropped"])
-        kept_in.merge(facts["kept_in"])
-        kept_out.merge(facts["kept_out"])
-    sums = [tally.total() for tally in (dropped, kept_in, kept_out)]
-    came_in = [lost + stayed for lost, stayed in zip(sums[0], sums[1], strict=True)]
-    edited = [before - after for before, after in zip(sums[1], sums[2], strict=True)]
+        cut.merge(facts["cut"])
+        for name, tally in kept.items():
+            tally.merge(facts[name])
+    edits: dict[str, list[int]] = {}
+    for facts in outcome.decided:
+        for kind, (documents, number) in facts["edits"].items():
+            row = edits.setdefault(kind, [0, 0])
+            row[0] += documents
+            row[1] += number
+    lost, (before, clean, after) = dropped.total(), (tally.total() for tally in kept.values())
+    came_in = [gone + stayed for gone, stayed in zip(lost, before, strict=True)]
     return {
         "in": as_json(came_in),
-        "out": as_json(sums[2]),
-        "edited": {"bytes": edited[1], "units": edited[2]},
+        "out": as_json(after),
+        "edited": {"bytes": before[1] - clean[1], "units": before[2] - clean[2]},
+        "edits": {kind: {"documents": row[0], "number": row[1]} for kind, row in sorted(edits.items())},
+        "cut": cut.by(0),
         "dropped": dropped.by(0),
-        "by_language": _by(dropped, kept_in, kept_out, 0),
-        "by_domain": _by(dropped, kept_in, kept_out, 1),
-        "rules": {**VERSIONS, RULE: VERSION},
+        "by_language": _by(dropped, kept["kept_in"], kept["kept_out"], 0),
+        "by_domain": _by(dropped, kept["kept_in"], kept["kept_out"], 1),
+        "compared": outcome.compared,
+        "rules": {
+            **VERSIONS,
+            **_quality_rules(outcome),
+            RULE: EXACT_VERSION,
+            **dict.fromkeys(RULE_NAMES[1:], VERSION),
+            TAKEDOWN: 1,
+        },
         "language_identifier": identifier_version(),
     }
+
+
+def _quality_rules(outcome: Outcome) -> dict[str, int]:
+    """Quality rules that were asked, with their versions."""
+    return {rule: version for facts in outcome.decided for rule, version in facts["quality"].items()}
 
 
 def _by(dropped: Tally, kept_in: Tally, kept_out: Tally, place: int) -> dict[str, Any]:

@@ -9,9 +9,9 @@ result is the same bytes with any number of workers, in one process or many.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from headwater.core.artifacts import Artifact, ArtifactWriter
 from headwater.core.errors import InputError
@@ -22,15 +22,10 @@ from headwater.core.stage import StageContext
 from headwater.curate.collect import QUARANTINE, CollectTask, collect_shard, remove_parts, write_quarantine
 from headwater.curate.config import CollectConfig, CurateConfig
 from headwater.curate.consolidate import plan_output, write_removed, write_shard
-from headwater.curate.counts import Tally
-from headwater.curate.decide import DecideTask, decide_shard
-from headwater.curate.exact import MatchTask, match_partition, partition_count
-from headwater.curate.place import PlaceTask, place_shard
+from headwater.curate.decisions import decide_corpus, remove_scratch, run_all
 from headwater.curate.report import curation_report, split_table
 from headwater.curate.sources import ShardPlan, plan_shards
-from headwater.curate.split import Limits, limits
 
-Task = TypeVar("Task")
 REPORT = "report.json"
 
 
@@ -131,6 +126,7 @@ def build_curate(
         out.write(REPORT, pretty_json(report), counts=_curate_counts(report))
         done = out.done(REPORT)
         assert done is not None
+    remove_scratch(out)
     for name in out.shards():
         if name.startswith("work/"):
             out.remove(name)
@@ -147,59 +143,23 @@ def in_order(folder: Path, facts: Mapping[str, dict[str, Any]]) -> list[tuple[st
     return [(Path(name).stem, folder / name) for name in sorted(facts, key=lambda name: facts[name]["order"])]
 
 
-def decide_and_place(
-    config: CurateConfig, shards: Sequence[tuple[str, Path]], out: ShardFolder, context: StageContext
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Decide about every document. Returns the facts of `attributes/clean` and `attributes/exact` of each shard."""
-    names = tuple(name for name, _ in shards)
-    tasks = [DecideTask(path, name, config, out) for name, path in shards]
-    decided = run_all(decide_shard, tasks, "clean", context)
-    partitions = 0
-    if config.dedup.exact:
-        partitions = partition_count(sum(facts["documents"] for facts in decided), config.dedup.keys_in_memory)
-        matches = [MatchTask(number, partitions, names, out) for number in range(partitions)]
-        run_all(match_partition, matches, "deduplicate", context)
-    places = [PlaceTask(name, ordinal, partitions, config.split, out) for ordinal, name in enumerate(names)]
-    return decided, run_all(place_shard, places, "settle", context)
-
-
 def _curate(
     config: CurateConfig, shards: Sequence[tuple[str, Path]], out: ShardFolder, context: StageContext
 ) -> dict[str, Any]:
-    decided, placed = decide_and_place(config, shards, out, context)
-    weight_of = [_weights(facts) for facts in placed]
-    limits_of = _limits(config, placed)
-    described = [(name, path, weight) for (name, path), weight in zip(shards, weight_of, strict=True)]
-    tasks = plan_output(described, config.shard_bytes, limits_of, config.split.seed, out)
+    outcome = decide_corpus(config, shards, out, context)
+    weighed = [(name, path, facts["weights"]) for (name, path), facts in zip(shards, outcome.placed, strict=True)]
+    tasks = plan_output(weighed, config.shard_bytes, outcome.limits, config.split.seed, out)
     context.reporter.decide(
         f"{_many(len(tasks), 'output shard')}",
         why=f"{config.shard_bytes / 1e6:,.0f} MB of text of one domain each (curate.shard_bytes)",
     )
     written = run_all(write_shard, tasks, "write", context)
     write_removed(out, (name for name, _ in shards))
-    report = {**curation_report(decided, placed), "splits": split_table(written)}
+    report = {**curation_report(outcome), "splits": split_table(written)}
     kept = [row for domains in report["splits"].values() for row in domains.values()]
     sums = {field: sum(row[field] for row in kept) for field in ("documents", "bytes", "units")}
     assert sums == report["out"], f"wrote {sums}, planned {report['out']}"
     return report
-
-
-def _weights(facts: dict[str, Any]) -> dict[str, int]:
-    """Bytes plus documents of each domain that a shard keeps; see `consolidate.WriteTask`."""
-    by_domain = Tally(facts["kept_out"]).by(1)
-    return {domain: counts["bytes"] + counts["documents"] for domain, counts in by_domain.items()}
-
-
-def _limits(config: CurateConfig, placed: Sequence[dict[str, Any]]) -> dict[str, Limits]:
-    kept = Tally()
-    for facts in placed:
-        kept.merge(facts["kept_out"])
-    found = {}
-    for domain, counts in kept.by(1).items():
-        lowest = sorted(number for facts in placed for number in facts["lowest"].get(domain, ()))
-        highest = sorted((number for facts in placed for number in facts["highest"].get(domain, ())), reverse=True)
-        found[domain] = limits(config.split, counts["documents"], lowest, highest)
-    return found
 
 
 def _curate_counts(report: dict[str, Any]) -> dict[str, Any]:
@@ -207,21 +167,10 @@ def _curate_counts(report: dict[str, Any]) -> dict[str, Any]:
         **report["out"],
         "in": report["in"],
         "edited": report["edited"],
+        "cut": report["cut"],
         "dropped": report["dropped"],
         "splits": report["splits"],
     }
-
-
-def run_all(
-    function: Callable[[Task], dict[str, Any]], tasks: Sequence[Task], what: str, context: StageContext
-) -> list[dict[str, Any]]:
-    """Run tasks through the executor with a progress bar; their facts in the order of the tasks."""
-    facts = []
-    with context.reporter.progress(what, total=len(tasks), unit="shards") as bar:
-        for fact in context.executor.map(function, tasks):
-            facts.append(fact)
-            bar.advance()
-    return facts
 
 
 def _many(count: int, what: str) -> str:

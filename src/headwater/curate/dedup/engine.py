@@ -9,7 +9,7 @@ not on their order, on how they lie in files, or on workers.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,10 +18,11 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from headwater.curate.dedup.buckets import Buckets, Chunk
 from headwater.curate.dedup.compare import Measure, score_pairs, span_arrays
 from headwater.curate.dedup.kernels import small
 from headwater.curate.dedup.minhash import minhash_keys_of
-from headwater.curate.dedup.runs import Buckets, RunStore
+from headwater.curate.dedup.runs import RunStore
 from headwater.curate.dedup.settings import MEASURES, VERSION, DedupSettings
 from headwater.curate.dedup.simhash import MAX_DISTANCE, SIMHASH_WIDTH, block_keys, simhash_of
 from headwater.curate.dedup.spool import Spool
@@ -35,6 +36,8 @@ COMPARE_PAIRS = 4096
 COMPARE_BYTES = 64 << 20
 _Hashes = dict[str, NDArray[np.uint64] | NDArray[np.int32]]
 _NO_BITS = np.empty(0, np.uint64)
+Score = Callable[[NDArray[np.int64], NDArray[np.int64], Measure], NDArray[np.float64]]
+"""(kept rows, removed rows, measure) -> scores; pairs come sorted by their kept side's number."""
 
 
 @dataclass(frozen=True)
@@ -158,52 +161,19 @@ class DocumentDedup:
         """Decisions, and the row of each number (the order of preference)."""
         self.spool.finish()
         number, row_of = self.spool.numbering()
-        graph = Graph(row_of.size)
         buckets = {name: self._buckets(name, store, number) for name, store in self._stores.items()}
         bits = np.concatenate(self._bits)[row_of] if self._bits else _NO_BITS
-        tested = {measure: np.empty(0, np.uint64) for measure in Measure}
-        counts = {"pairs_compared": 0, "pairs_left_out": 0, "sweeps": 0}
-        changed = True
-        while changed:
-            changed = False
-            counts["sweeps"] += 1
-            counts["pairs_left_out"] = 0
-            for name, bands in buckets.items():
-                measure = Measure.IDENTICAL if name == "exact" else MEASURES[self.settings.measure]
-                near = bits if name == "simhash" else _NO_BITS
-                for starts, members in (chunk for band in bands for chunk in band):
-                    out = np.empty(members.size, np.uint64)
-                    limit = len(graph.alive) if name in ("exact", "short") else self.settings.representatives
-                    found, left = small(propose, members.size)(
-                        starts, members, graph.alive, self._frozen, tested[measure], near, MAX_DISTANCE, limit, out
-                    )
-                    counts["pairs_left_out"] += left
-                    pairs = np.unique(out[:found])
-                    if not pairs.size:
-                        continue
-                    changed = True
-                    counts["pairs_compared"] += pairs.size
-                    scores = self._scores(pairs, row_of, measure)
-                    tested[measure] = _merge(tested[measure], pairs)
-                    good = scores >= self.settings.threshold
-                    if good.any():
-                        graph.add(pairs[good], scores[good], RULES.index(name))
-        later, earlier, scores, rules = graph.removals()
-        removed, kept = row_of[later].astype(np.int64), row_of[earlier].astype(np.int64)
-        order = np.argsort(removed)
-        return Decisions(removed[order], kept[order], scores[order], rules[order], counts), row_of
+        return sweep(buckets, row_of, self._frozen, bits, self.settings, self._scores), row_of
 
     def _buckets(self, name: str, store: RunStore, number: NDArray[np.uint32]) -> list[Buckets]:
         made = []
         for band in range(store.bands):
-            made.append(Buckets.of(store, band, number, self.folder / name / f"{band:03d}.buckets"))
+            made.append(Buckets.of(store.sorted(band), number, self.folder / name / f"{band:03d}.buckets"))
             store.drop(band)
         return made
 
-    def _scores(self, pairs: NDArray[np.uint64], row_of: NDArray[np.uint32], measure: Measure) -> NDArray[np.float64]:
-        """Scores of pairs sorted by their kept side, in slices of bounded text."""
-        kept = row_of[pairs >> np.uint64(32)].astype(np.int64)
-        removed = row_of[pairs & np.uint64(0xFFFFFFFF)].astype(np.int64)
+    def _scores(self, kept: NDArray[np.int64], removed: NDArray[np.int64], measure: Measure) -> NDArray[np.float64]:
+        """Scores of pairs of rows sorted by their kept side, in slices of bounded text."""
         data, offsets, settings, units = self.spool.data, self.spool.offsets, self.settings, self.units()
 
         def compare(part: slice) -> NDArray[np.float64]:
@@ -212,7 +182,7 @@ class DocumentDedup:
                 width=settings.width, measure=measure, simplify=settings.fold_traditional, units=units,
             )  # fmt: skip
 
-        parts = list(_slices(offsets, kept, removed))
+        parts = list(slices(offsets, kept, removed))
         made = list(self._pool.map(compare, parts)) if self._pool is not None else [compare(part) for part in parts]
         self.spool.release()
         return np.concatenate(made)
@@ -220,7 +190,7 @@ class DocumentDedup:
     def evidence(self, decisions: Decisions) -> Iterator[Removal]:
         """Every removal with its spans, in the order of rows."""
         data, offsets, settings, units = self.spool.data, self.spool.offsets, self.settings, self.units()
-        for part in _slices(offsets, decisions.kept, decisions.removed, 1024):
+        for part in slices(offsets, decisions.kept, decisions.removed, 1024):
             kept, removed = decisions.kept[part], decisions.removed[part]
             spans, totals = span_arrays(
                 data, offsets, kept, removed, width=settings.width, most=settings.spans,
@@ -243,14 +213,62 @@ class DocumentDedup:
             self._pool.shutdown()
 
 
-def _merge(old: NDArray[np.uint64], new: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def sweep(
+    buckets: Mapping[str, Sequence[Iterable[Chunk]]],
+    row_of: NDArray[np.uint32],
+    frozen: int,
+    bits: NDArray[np.uint64],
+    settings: DedupSettings,
+    score: Score,
+) -> Decisions:
+    """Go over all buckets, comparing what they propose, until nothing new is proposed.
+
+    `buckets`: rule -> for each band its chunks of (starts [buckets + 1], members by number); `row_of` maps a number to
+    the row `score` knows; numbers below `frozen` are never removed; `bits` are SimHashes by number or empty.
+    """
+    graph = Graph(row_of.size)
+    tested = {measure: np.empty(0, np.uint64) for measure in Measure}
+    counts = {"pairs_compared": 0, "pairs_left_out": 0, "sweeps": 0}
+    changed = True
+    while changed:
+        changed = False
+        counts["sweeps"] += 1
+        counts["pairs_left_out"] = 0
+        for name, bands in buckets.items():
+            measure = Measure.IDENTICAL if name == "exact" else MEASURES[settings.measure]
+            near = bits if name == "simhash" else _NO_BITS
+            limit = len(graph.alive) if name in ("exact", "short") else settings.representatives
+            for starts, members in (chunk for band in bands for chunk in band):
+                out = np.empty(members.size, np.uint64)
+                found, left = small(propose, members.size)(
+                    starts, members, graph.alive, frozen, tested[measure], near, MAX_DISTANCE, limit, out
+                )
+                counts["pairs_left_out"] += left
+                pairs = np.unique(out[:found])
+                if not pairs.size:
+                    continue
+                changed = True
+                counts["pairs_compared"] += pairs.size
+                kept, removed = row_of[pairs >> np.uint64(32)], row_of[pairs & np.uint64(0xFFFFFFFF)]
+                scores = score(kept.astype(np.int64), removed.astype(np.int64), measure)
+                tested[measure] = merge(tested[measure], pairs)
+                good = scores >= settings.threshold
+                if good.any():
+                    graph.add(pairs[good], scores[good], RULES.index(name))
+    later, earlier, scores, rules = graph.removals()
+    removed, kept = row_of[later].astype(np.int64), row_of[earlier].astype(np.int64)
+    order = np.argsort(removed)
+    return Decisions(removed[order], kept[order], scores[order], rules[order], counts)
+
+
+def merge(old: NDArray[np.uint64], new: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Two sorted arrays without common values as one."""
     joined = np.concatenate([old, new])
     joined.sort(kind="stable")
     return joined
 
 
-def _slices(
+def slices(
     offsets: Offsets, kept: NDArray[np.int64], removed: NDArray[np.int64], most: int = COMPARE_PAIRS
 ) -> Iterator[slice]:
     """Cut pairs so that no slice has more than `most` of them; one with a very long text stands alone."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +25,7 @@ from headwater.curate.dedup.folding import fold_table
 from headwater.curate.dedup.passage_kernels import extend, fingerprints, repeats
 from headwater.curate.dedup.runs import RunStore
 from headwater.curate.dedup.settings import DedupSettings
-from headwater.curate.dedup.spool import Spool
-from headwater.curate.dedup.tokens import scratch, tokenize
+from headwater.curate.dedup.tokens import Bytes, Offsets, scratch, tokenize
 
 BATCH_BYTES = 16 << 20
 LONGEST_PERIOD = 32
@@ -53,6 +53,17 @@ class Passages:
     shares: NDArray[np.float64]
 
 
+class Texts(Protocol):
+    """Texts by row: bytes, and offsets [rows + 1]."""
+
+    data: Bytes
+    offsets: Offsets
+
+    def bytes_of(self, row: int) -> Bytes: ...
+
+    def release(self) -> None: ...
+
+
 class PassageDedup:
     """Finds repeated passages among live documents. `alive` and `cuttable` are by number; documents below `frozen` are
     looked at, but neither cut nor dropped."""
@@ -61,7 +72,7 @@ class PassageDedup:
         self,
         settings: DedupSettings,
         folder: Path,
-        spool: Spool,
+        spool: Texts,
         row_of: NDArray[np.uint32],
         alive: NDArray[np.uint8],
         frozen: int,

@@ -10,7 +10,7 @@ is written as long as all fits into one run.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -88,96 +88,35 @@ class RunStore:
     def sorted(self, band: int, part_pairs: int = PART_PAIRS) -> Iterator[Pairs]:
         """Pairs in order of keys, a range of keys at a time, so that equal keys come together; the order of pairs with
         the same key is not fixed."""
-        runs = self._open(band)
-        if not runs:
-            return
-        lowest = min(int(keys[0]) for keys, _ in runs)
-        highest = max(int(keys[-1]) for keys, _ in runs)
-        parts = max(1, -(-self.pairs // part_pairs))
-        before = [0] * len(runs)
-        for part in range(1, parts + 1):
-            border = highest if part == parts else lowest + (highest - lowest) * part // parts
-            after = [int(np.searchsorted(keys, np.uint64(border), side="right")) for keys, _ in runs]
-            keys = np.concatenate([run[0][a:b] for run, a, b in zip(runs, before, after, strict=True)])
-            values = np.concatenate([run[1][a:b] for run, a, b in zip(runs, before, after, strict=True)])
-            before = after
-            if keys.size:
-                order = np.argsort(keys)
-                yield keys[order], values[order]
+        yield from merged(self._open(band), part_pairs)
 
     def drop(self, band: int) -> None:
         """Forget a band's file; call when the band has been read for the last time."""
         self._path(band).unlink(missing_ok=True)
 
 
-class Buckets:
-    """Documents that share a key, in one file: only keys of two or more, in order of keys, members ascending."""
-
-    CHUNK_MEMBERS = 1 << 20
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.members = 0
-        self.buckets = 0
-        self._held: list[tuple[NDArray[np.int64], NDArray[np.uint32]]] = []  # until it is too much to hold
-        self._chunks: list[tuple[int, int]] = []  # buckets, members of each chunk on disk
-
-    @classmethod
-    def of(cls, store: RunStore, band: int, number: NDArray[np.uint32], path: Path) -> Buckets:
-        """The buckets of a band; `number` maps a stored value to the document's number."""
-        made = cls(path)
-        sizes: list[NDArray[np.int64]] = []
-        members: list[NDArray[np.uint32]] = []
-        waiting = 0
-        for keys, values in store.sorted(band):
-            same = keys[1:] == keys[:-1]
-            several = np.zeros(keys.size, np.bool_)
-            several[1:] = same
-            several[:-1] |= same
-            keys, documents = keys[several], number[values[several]]
-            order = np.lexsort((documents, keys))
-            keys, documents = keys[order], documents[order]
+def merged(runs: Sequence[Pairs], part_pairs: int = PART_PAIRS, bases: Sequence[int] = ()) -> Iterator[Pairs]:
+    """The pairs of several runs, each in order of keys, as one sequence in order of keys, a range of keys at a time;
+    equal keys come together, in no fixed order of values. `bases` are added to the values of each run."""
+    shifts = [np.uint64(base) for base in bases] or [np.uint64(0)] * len(runs)
+    if any(keys.size for keys, _ in runs):
+        full = [number for number, (keys, _) in enumerate(runs) if keys.size]
+        runs, shifts = [runs[number] for number in full], [shifts[number] for number in full]
+        lowest = min(int(keys[0]) for keys, _ in runs)
+        highest = max(int(keys[-1]) for keys, _ in runs)
+        parts = max(1, -(-sum(keys.size for keys, _ in runs) // part_pairs))
+        before = [0] * len(runs)
+        for part in range(1, parts + 1):
+            border = highest if part == parts else lowest + (highest - lowest) * part // parts
+            after = [int(np.searchsorted(keys, np.uint64(border), side="right")) for keys, _ in runs]
+            keys = np.concatenate([run[0][a:b] for run, a, b in zip(runs, before, after, strict=True)])
+            values = np.concatenate(
+                [
+                    run[1][a:b] + shift.astype(run[1].dtype)
+                    for run, shift, a, b in zip(runs, shifts, before, after, strict=True)
+                ]
+            )
+            before = after
             if keys.size:
-                starts = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
-                sizes.append(np.diff(np.append(starts, keys.size)))
-                members.append(documents)
-                waiting += documents.size
-            # Chunks hold a fixed number of members, whatever the ranges they were read in: the outcome of a sweep
-            # depends on where it is cut.
-            while waiting >= cls.CHUNK_MEMBERS:
-                waiting = made._cut(sizes, members)
-        while waiting:
-            waiting = made._cut(sizes, members)
-        return made
-
-    def _cut(self, sizes: list[NDArray[np.int64]], members: list[NDArray[np.uint32]]) -> int:
-        """Take the first buckets, until they have CHUNK_MEMBERS members or all are taken; returns members left."""
-        all_sizes, all_members = np.concatenate(sizes), np.concatenate(members)
-        ends = np.cumsum(all_sizes)
-        buckets = min(int(np.searchsorted(ends, self.CHUNK_MEMBERS)) + 1, all_sizes.size)
-        end = int(ends[buckets - 1])
-        self._append(np.concatenate([[0], ends[:buckets]]), all_members[:end])
-        sizes[:], members[:] = [all_sizes[buckets:]], [all_members[end:]]
-        return int(all_members.size) - end
-
-    def _append(self, starts: NDArray[np.int64], members: NDArray[np.uint32]) -> None:
-        self.members += members.size
-        self.buckets += starts.size - 1
-        if members.size < RUN_PAIRS and not self._chunks and not self._held:
-            self._held.append((starts, members))
-            return
-        with disk_errors(self.path), open(self.path, "ab") as file:
-            for held_starts, held_members in [*self._held, (starts, members)]:
-                file.write(held_starts.tobytes())
-                file.write(held_members.tobytes())
-                self._chunks.append((held_starts.size, held_members.size))
-        self._held.clear()
-
-    def __iter__(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.uint32]]]:
-        """Chunks of (starts [buckets + 1], members)."""
-        yield from self._held
-        if self._chunks:
-            with open(self.path, "rb") as file:
-                for borders, count in self._chunks:
-                    starts = np.frombuffer(bytearray(file.read(8 * borders)), np.int64)
-                    yield starts, np.frombuffer(bytearray(file.read(4 * count)), np.uint32)
+                order = np.argsort(keys)
+                yield keys[order], values[order]

@@ -88,6 +88,38 @@ def propose(
 
 
 @kernel
+def propose_apart(
+    starts: Any, members: Any, side: Any, tested: Any, bits: Any, most_bits: Any, representatives: Any, out: Any
+) -> Any:
+    """Pairs (held << 32 | train) of documents that share a key and lie on different sides, into out, uint64 [places];
+    returns how many, or -1 if there is no place for all. `side`, uint8 by number: 0 gone, 1 train, 2 held out. Of the
+    held-out documents of a bucket the first `representatives` are taken."""
+    count = 0
+    for bucket in range(starts.size - 1):
+        held = 0
+        for index in range(starts[bucket], starts[bucket + 1]):
+            if side[members[index]] != 2:
+                continue
+            held += 1
+            if held > representatives:
+                break
+            high = np.uint64(members[index]) << np.uint64(32)
+            for other in range(starts[bucket], starts[bucket + 1]):
+                second = members[other]
+                if side[second] != 1:
+                    continue
+                if bits.size and _distance(bits[members[index]], bits[second]) > most_bits:
+                    continue
+                pair = high | np.uint64(second)
+                if not _holds(tested, pair):
+                    if count == out.size:
+                        return -1
+                    out[count] = pair
+                    count += 1
+    return count
+
+
+@kernel
 def settle(edges: Any, alive: Any) -> None:
     """Who stays. edges: uint64 (later << 32 | earlier), sorted; alive, uint8 [n], is set to 0 for those that go."""
     alive[:] = 1
