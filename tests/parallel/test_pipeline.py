@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headwater.core.errors import HeadwaterError, RecipeError
-from headwater.model import BlockLayout, Decoder, ModelConfig, cross_entropy, init_weights
+from headwater.model import BlockLayout, Decoder, Encoder, ModelConfig, cross_entropy, init_weights
 from headwater.model.loss import IGNORE
 from headwater.parallel.config import ParallelConfig
 from headwater.parallel.context import Columns
@@ -65,9 +65,11 @@ def forward(stage: nn.Module, stream: Tensor, part: Columns) -> Tensor:
 
 def mean_loss(predicted: int) -> Callable[[nn.Module, Tensor, Columns], tuple[Tensor, Tensor]]:
     def loss(stage: nn.Module, hidden: Tensor, part: Columns) -> tuple[Tensor, Tensor]:
-        assert isinstance(stage, Decoder)
+        assert isinstance(stage, (Decoder, Encoder))
+        bias = stage.lm_head_bias if isinstance(stage, Encoder) else None
+        vocabulary = stage.config.true_vocab_size
         result = cross_entropy(
-            hidden, stage.lm_head_weight, part.targets, vocab_size=stage.config.true_vocab_size, z_loss=1e-4
+            hidden, stage.lm_head_weight, part.targets, vocab_size=vocabulary, z_loss=1e-4, bias=bias
         )
         return result.total / predicted, torch.stack((result.nats, result.count.double()))
 
@@ -101,7 +103,8 @@ def train(parts_of: Callable[[int], list[Columns]], stages: list[nn.Module], own
 @functools.cache
 def one_process(tied: bool, number: int = MICRO, rows: int = ROWS, **fields: Any) -> dict[str, Any]:
     """What the layouts are compared with."""
-    model = Decoder(model_config(tied=tied, **fields))
+    config = model_config(tied=tied, **fields)
+    model = Encoder(config) if config.architecture == "encoder" else Decoder(config)
     init_weights(model, seed=3)
 
     def run(parts: list[Columns]) -> Tensor:
@@ -133,7 +136,8 @@ def build(config: ModelConfig, parallel: ParallelConfig, **options: Any) -> tupl
     group = dist.group.WORLD
     assert group is not None
     own = of_rank(specs, dist.get_rank())
-    chunks: list[nn.Module] = [Decoder(config, layers=s.layers, first=s.first, last=s.last) for s in own]
+    kind = Encoder if config.architecture == "encoder" else Decoder
+    chunks: list[nn.Module] = [kind(config, layers=s.layers, first=s.first, last=s.last) for s in own]
     for chunk in chunks:
         init_weights(chunk, seed=3)  # type: ignore[arg-type]
     pipeline = Pipeline(
@@ -187,6 +191,12 @@ def compare(ranks: list[dict[str, Any]], one: dict[str, Any]) -> None:
 )
 def test_a_schedule_on_two_ranks_equals_one_process(schedule: str, tied: bool) -> None:
     compare(run_ranks(2, in_a_pipeline, schedule, tied, MICRO, ROWS, {}), one_process(tied))
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "interleaved_zero_bubble", "dualpipev"])
+def test_an_encoder_in_a_pipeline_equals_one_process(schedule: str) -> None:
+    fields: dict[str, Any] = {"architecture": "encoder", "num_key_value_heads": 4}
+    compare(run_ranks(2, in_a_pipeline, schedule, True, MICRO, ROWS, fields), one_process(True, **fields))
 
 
 @pytest.mark.parametrize(

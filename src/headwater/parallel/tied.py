@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from headwater.model import Decoder
+from headwater.model import Decoder, Encoder
 from headwater.parallel.stages import StageSpec
 
 HEAD = "lm_head.weight"
@@ -28,7 +28,7 @@ HEAD = "lm_head.weight"
 
 def is_copy(name: str, module: nn.Module) -> bool:
     """Whether a stage's parameter of this name is the copy of a tied embedding that another stage owns."""
-    return isinstance(module, Decoder) and module.config.tie_word_embeddings and name == HEAD
+    return isinstance(module, (Decoder, Encoder)) and module.config.tie_word_embeddings and name == HEAD
 
 
 class TiedEmbedding:
@@ -50,7 +50,7 @@ class TiedEmbedding:
         if not self._active:
             return
         for spec, module in chunks:
-            assert isinstance(module, Decoder)
+            assert isinstance(module, (Decoder, Encoder))
             if spec.first and module.model.embed_tokens is not None:
                 self._owner = module.model.embed_tokens.weight
             if spec.last and module.lm_head is not None:
