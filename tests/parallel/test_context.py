@@ -11,7 +11,7 @@ from torch import Tensor
 from headwater.model import BlockLayout, Decoder, ModelConfig, cross_entropy, init_weights
 from headwater.parallel.config import ParallelConfig
 from headwater.parallel.context import ContextParallel, take_columns
-from headwater.parallel.context_method import Method, choose_method, length_problem
+from headwater.parallel.context_method import Method, choose_method, length_problem, method_of
 from tests.parallel.ranks import run_ranks
 
 SEQ = 64
@@ -176,3 +176,9 @@ def test_lengths_that_cannot_be_cut_are_told_why(
 ) -> None:
     found = length_problem(parallel, seq_len, method)
     assert found == reason if reason is None else str(found).startswith(reason)
+
+
+def test_an_encoder_is_not_shared_and_the_reason_is_told() -> None:
+    encoder = ModelConfig.model_validate({"architecture": "encoder", "hidden_size": 64, "num_attention_heads": 4})
+    with pytest.raises(ValueError, match="an encoder looks both ways\n  mend: use cp: 1"):
+        method_of(ParallelConfig(cp=2), encoder)

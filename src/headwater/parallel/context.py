@@ -27,7 +27,7 @@ from torch import Tensor
 
 from headwater.core.errors import RecipeError
 from headwater.model import BlockLayout, ModelConfig
-from headwater.parallel.context_method import Method, choose_method
+from headwater.parallel.context_method import Method, method_of
 from headwater.parallel.mesh import Mesh
 
 if TYPE_CHECKING:
@@ -87,16 +87,28 @@ def take_columns(
 
 
 def context_of(mesh: Mesh, model: ModelConfig) -> ContextParallel | None:
-    """This rank's place on the cp axis; None where it is 1. RecipeError if the method asked for does not fit."""
+    """This rank's place on the cp axis; None where it is 1. RecipeError if the model or the method does not fit."""
     group = mesh.group("cp")
     if group is None:
         return None
+    return ContextParallel(_method(mesh, model)[0], group, mesh.coordinate("cp"), mesh.size("cp"))
+
+
+def context_decision(mesh: Mesh, model: ModelConfig) -> tuple[str, str] | None:
+    """(what, why) to tell about how windows are shared; None where they are not."""
+    if mesh.size("cp") == 1:
+        return None
+    method, why = _method(mesh, model)
+    way = {"ulysses": "ulysses", "all_gather": "gathered keys and values"}[method]
+    return f"windows shared by {mesh.size('cp')} ranks each, by {way}", why
+
+
+def _method(mesh: Mesh, model: ModelConfig) -> tuple[Method, str]:
     try:
-        method, _ = choose_method(mesh.config, heads=model.num_attention_heads, kv_heads=model.num_key_value_heads)
+        return method_of(mesh.config, model)
     except ValueError as error:
         what, _, mend = str(error).partition("\n  mend: ")
         raise RecipeError(what, where="parallel.cp_method", mend=mend) from error
-    return ContextParallel(method, group, mesh.coordinate("cp"), mesh.size("cp"))
 
 
 class ContextLayout(BlockLayout):

@@ -10,9 +10,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
+    from headwater.model.config import ModelConfig
     from headwater.parallel.config import ParallelConfig
 
 Method = Literal["ulysses", "all_gather"]
+
+
+def method_of(parallel: ParallelConfig, model: ModelConfig) -> tuple[Method, str]:
+    """`choose_method` for a model. `ValueError` also for an encoder: its layers look both ways."""
+    if model.architecture == "encoder":
+        raise ValueError(
+            f"cp {parallel.cp} shares windows that are read from left to right; an encoder looks both ways"
+            "\n  mend: use cp: 1; tp shares an encoder's sequences between its matrices"
+        )
+    return choose_method(parallel, heads=model.num_attention_heads, kv_heads=model.num_key_value_heads)
 
 
 def choose_method(parallel: ParallelConfig, *, heads: int, kv_heads: int) -> tuple[Method, str]:

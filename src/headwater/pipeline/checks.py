@@ -14,7 +14,7 @@ from pathlib import Path
 from headwater.core.errors import RecipeError
 from headwater.core.recipe import Loaded, RecipeProblems
 from headwater.core.recipe_canonical import Problem
-from headwater.parallel.context_method import choose_method, length_problem
+from headwater.parallel.context_method import length_problem, method_of
 from headwater.parallel.stages import choose_for_pipeline, compile_problem, micro_batch_problem
 from headwater.pipeline.schema import Recipe
 
@@ -92,7 +92,7 @@ def _context_problems(recipe: Recipe, lengths: dict[str, int]) -> Iterator[tuple
     if parallel.cp == 1:
         return
     try:
-        method, _ = choose_method(parallel, heads=model.num_attention_heads, kv_heads=model.num_key_value_heads)
+        method, _ = method_of(parallel, model)
     except ValueError as error:
         what, _, mend = str(error).partition("\n  mend: ")
         yield "parallel.cp_method", what, mend

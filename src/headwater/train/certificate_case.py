@@ -20,7 +20,7 @@ from headwater.core.errors import RecipeError
 from headwater.model import ModelConfig
 from headwater.model.loss import IGNORE
 from headwater.parallel.config import INTERLEAVED, ParallelConfig
-from headwater.parallel.context_method import choose_method
+from headwater.parallel.context_method import method_of
 from headwater.parallel.stages import least_micro_batches
 from headwater.train.batch import Batch
 from headwater.train.config import TrainConfig
@@ -111,7 +111,7 @@ def small_model(model: ModelConfig, parallel: ParallelConfig, unit: int) -> tupl
     method: str = "auto"
     if parallel.cp > 1:
         try:
-            method, _ = choose_method(parallel, heads=heads, kv_heads=kv_heads)
+            method, _ = method_of(parallel, model)
         except ValueError as error:
             what, _, mend = str(error).partition("\n  mend: ")
             raise RecipeError(what, where="parallel.cp_method", mend=mend) from error

@@ -31,6 +31,7 @@ from headwater.monitor import MonitorConfig
 from headwater.monitor.record import cut_after
 from headwater.parallel.agreement import Ranks
 from headwater.parallel.config import ParallelConfig
+from headwater.parallel.context import context_decision
 from headwater.parallel.environment import World
 from headwater.parallel.mesh import Mesh
 from headwater.tokenizer import Tokenizer
@@ -237,6 +238,8 @@ class _Run:
 
     def go(self, callbacks: Sequence[Callback]) -> RunFolder:
         announce.describe(self.reporter, self.config, self.model, self.plan, self.choices, self.order)
+        if (shared := context_decision(self.mesh, self.model)) is not None:
+            self.reporter.decide(*shared)
         self.ranks.on_first(self._check_disk)
         self.store.clean()
         self.ranks.on_first(self._clean)
