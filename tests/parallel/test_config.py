@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from headwater.core.config import identity
-from headwater.parallel.config import ParallelConfig
+from headwater.core.errors import RecipeError
+from headwater.model.config import ModelConfig
+from headwater.parallel.config import ParallelConfig, with_virtual_stages
+from headwater.parallel.divisibility import check_divisible, tensor_problems
+from headwater.pipeline.schema import loads
 
 degrees = st.integers(1, 16)
 
@@ -59,6 +65,84 @@ def test_a_layout_describes_itself() -> None:
 def test_layouts_that_cannot_be_are_refused(fields: dict[str, int | str], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         ParallelConfig.model_validate(fields)
+
+
+SHAPE = {"hidden_size": 256, "num_attention_heads": 8, "num_key_value_heads": 2, "intermediate_size": 704}
+
+
+@pytest.mark.parametrize(
+    ("shape", "tp", "lengths", "what", "mend"),
+    [
+        (
+            {},
+            4,
+            {},
+            "num_key_value_heads 2 are too few for tp 4",
+            "use tp 2, or set model.num_key_value_heads to a multi",
+        ),
+        ({"num_key_value_heads": 8}, 8, {"train.seq_len": 100}, "train.seq_len 100 does not divide", "multiple of 8"),
+        ({"num_key_value_heads": 8, "intermediate_size": 700}, 8, {}, "intermediate_size 700 does not", "use tp 4"),
+        (
+            {"num_attention_heads": 6, "num_key_value_heads": 6, "head_dim": 32, "qk_norm": True},
+            4,
+            {},
+            "6 do not",
+            "tp 2",
+        ),
+        (
+            {"num_attention_heads": 3, "num_key_value_heads": 3, "head_dim": 32, "qk_norm": True},
+            3,
+            {},
+            "128 rows",
+            "tp 1",
+        ),
+    ],
+)
+def test_a_model_that_tensor_parallelism_cannot_cut_is_refused_with_the_reason(
+    shape: dict[str, Any], tp: int, lengths: dict[str, int], what: str, mend: str
+) -> None:
+    model = ModelConfig.model_validate(SHAPE | shape | {"vocab_size": 100})
+    problems = list(tensor_problems(model, ParallelConfig(tp=tp), lengths))
+    assert any(what in problem[1] and mend in problem[2] for problem in problems), problems
+    with pytest.raises(RecipeError, match="tp"):
+        check_divisible(model, ParallelConfig(tp=tp), lengths)
+    assert not list(tensor_problems(model, ParallelConfig(), lengths))
+
+
+def test_a_model_that_divides_is_cut() -> None:
+    model = ModelConfig.model_validate(SHAPE)
+    assert not list(tensor_problems(model, ParallelConfig(tp=2), {"train.seq_len": 128}))
+
+
+def test_megatrons_layers_of_a_virtual_stage_become_stages() -> None:
+    layout = with_virtual_stages({"pp": 4, "layers_per_virtual_stage": 2}, layers=32)
+    assert layout == {"pp": 4, "virtual_stages": 4, "schedule": "interleaved_1f1b"}
+    assert with_virtual_stages({"pp": 4, "layers_per_virtual_stage": 8}, 32) == {"pp": 4, "virtual_stages": 1}
+    zero_bubble = {"pp": 2, "layers_per_virtual_stage": 1, "schedule": "zbv"}
+    assert with_virtual_stages(zero_bubble, 4) == {"pp": 2, "virtual_stages": 2, "schedule": "zbv"}
+    for unresolved in ({"pp": 4, "layers_per_virtual_stage": 3}, {"layers_per_virtual_stage": 2}):
+        assert with_virtual_stages(unresolved, 32) == unresolved
+        with pytest.raises(ValidationError, match="give virtual_stages"):
+            ParallelConfig.model_validate(unresolved)
+
+
+def test_names_of_other_trainers_load() -> None:
+    text = """
+    model: {num_hidden_layers: 16, num_attention_heads: 8, hidden_size: 256}
+    train: {global_batch: 64, steps: 1}
+    parallel:
+      hybrid_zero_degree: 2
+      pipeline_model_parallel_size: 2
+      tensor_model_parallel_size: 4
+      num_layers_per_virtual_pipeline_stage: 4
+      train_micro_batch_size_per_gpu: 2
+      zero_optimization: {stage: 1}
+    """
+    layout = loads(text).config.parallel
+    assert (layout.dp_shard, layout.pp, layout.tp, layout.zero, layout.micro_batch) == (2, 2, 4, 1, 2)
+    assert (layout.virtual_stages, layout.schedule) == (2, "interleaved_1f1b")
+    for name, field in (("pipeline_size", "pp"), ("tensor_parallel_size", "tp"), ("context_parallel_size", "cp")):
+        assert getattr(loads(f"{{train: {{global_batch: 64}}, parallel: {{{name}: 2}}}}").config.parallel, field) == 2
 
 
 def test_a_batch_that_does_not_divide_names_the_divisor() -> None:

@@ -9,7 +9,7 @@ is checked against the model and batch, and describes itself, and `headwater run
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import model_validator
 
@@ -72,8 +72,9 @@ class ParallelConfig(Section):
     where `dp_shard` is above 1, and 0 otherwise."""
     gradient_reduction: Literal["step", "micro_batch"] | None = field(None, kind="operational")
     """When data-parallel ranks add up their gradients. step: once, in the last micro-batch of an optimizer step; until
-    then each rank keeps whole gradients of its layers. micro_batch: in every one, so that of `dp_shard` ranks each keeps
-    its share only. Null means what the ZeRO stage promises: micro_batch at 2 and 3, step at 0, 1 and in pipelines."""
+    then each rank keeps whole gradients of its layers. micro_batch: in every one, so that each of the `dp_shard` ranks
+    keeps its share only. Null means what the ZeRO stage promises: micro_batch at 2 and 3, step at 0, 1 and in
+    pipelines."""
     schedule: Schedule = field("1f1b", kind="operational", aliases=("pipeline_schedule",))
     """Order of forward and backward passes in a pipeline; with `pp: 1` it has no effect."""
     virtual_stages: int = field(
@@ -85,6 +86,11 @@ class ParallelConfig(Section):
     )
     """Groups of layers on each pipeline rank; more of them shrink the pipeline's idle share. Interleaved
     schedules need at least 2, the V-shaped ones exactly 2, the others exactly 1."""
+    layers_per_virtual_stage: int | None = field(
+        None, kind="operational", unit="layers", ge=1, aliases=("num_layers_per_virtual_pipeline_stage",)
+    )
+    """Another way to give `virtual_stages` in a recipe, Megatron-LM's: layers of the model / (pp x this). More than one
+    stage a rank then means schedule interleaved_1f1b, unless another is given."""
     micro_batch: int | None = field(
         None, kind="operational", unit="samples", ge=1, aliases=("micro_batch_size", "train_micro_batch_size_per_gpu")
     )
@@ -162,6 +168,11 @@ class ParallelConfig(Section):
 
     @model_validator(mode="after")
     def _check_schedule(self) -> ParallelConfig:
+        if (layers := self.layers_per_virtual_stage) is not None:  # what a recipe could not turn into virtual_stages
+            raise ValueError(
+                f"layers_per_virtual_stage {layers} gives no whole number of stages: it takes a pipeline, and a model "
+                f"whose layers divide by pp x this, {self.pp * layers}\n  mend: give virtual_stages, without this"
+            )
         if self.schedule in INTERLEAVED and self.pp > 1 and self.virtual_stages < 2:
             raise ValueError(f"schedule {self.schedule} needs virtual_stages of at least 2, not {self.virtual_stages}")
         if self.schedule in V_SHAPED and self.pp > 1 and self.virtual_stages != 2:
@@ -187,3 +198,16 @@ class ParallelConfig(Section):
                 "\n  mend: use dp_replicate for plain data parallelism, or zero_stage 1, 2 or 3"
             )
         return self
+
+
+def with_virtual_stages(parallel: dict[str, Any], layers: int) -> dict[str, Any]:
+    """The values of a `parallel` section with `layers_per_virtual_stage` put in terms of `virtual_stages`, for a model
+    of `layers` layers; unchanged where that gives no whole number."""
+    each, pp = parallel.get("layers_per_virtual_stage"), parallel.get("pp", 1)
+    whole = isinstance(each, int) and isinstance(pp, int) and each > 0 and pp > 1 and layers % (each * pp) == 0
+    if not whole or "virtual_stages" in parallel:
+        return parallel
+    rest = {name: value for name, value in parallel.items() if name != "layers_per_virtual_stage"}
+    stages = layers // (each * pp)
+    interleaved = {"schedule": "interleaved_1f1b"} if stages > 1 else {}
+    return {**interleaved, **rest, "virtual_stages": stages}

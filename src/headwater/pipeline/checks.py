@@ -15,6 +15,7 @@ from headwater.core.errors import RecipeError
 from headwater.core.recipe import Loaded, RecipeProblems
 from headwater.core.recipe_canonical import Problem
 from headwater.parallel.context_method import length_problem, method_of
+from headwater.parallel.divisibility import tensor_problems
 from headwater.parallel.stages import choose_for_pipeline, compile_problem, micro_batch_problem
 from headwater.pipeline.schema import Recipe
 
@@ -48,13 +49,6 @@ def _contradictions(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
         )
     if train.tokens is not None or train.steps is not None or train.phases:
         yield from _plan_problem(recipe)
-    for name, size in (
-        ("num_attention_heads", model.num_attention_heads),
-        ("num_key_value_heads", model.num_key_value_heads),
-        ("intermediate_size", model.intermediate_size),
-    ):
-        if size % parallel.tp:
-            yield "parallel.tp", f"model.{name} {size:,} does not divide over tp {parallel.tp}", "lower parallel.tp"
     stages = parallel.pp * parallel.virtual_stages
     if parallel.pp > 1 and stages > model.num_hidden_layers:
         yield (
@@ -67,6 +61,7 @@ def _contradictions(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
     for position, phase in enumerate(train.phases):
         if phase.seq_len is not None:
             lengths[f"train.phases[{position}].seq_len"] = phase.seq_len
+    yield from tensor_problems(model, parallel, lengths)
     yield from _context_problems(recipe, lengths)
     batches = {"train.global_batch": train.global_batch}
     for position, phase in enumerate(train.phases):

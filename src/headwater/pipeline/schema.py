@@ -25,13 +25,13 @@ from headwater.dataset.config import DatasetConfig
 from headwater.evaluate.config import EvaluateConfig
 from headwater.model.config import ModelConfig
 from headwater.monitor.config import MonitorConfig
-from headwater.parallel.config import ParallelConfig
+from headwater.parallel.config import ParallelConfig, with_virtual_stages
 from headwater.pipeline.export_config import ExportConfig
 from headwater.serve.config import ServeConfig
 from headwater.tokenizer.config import TokenizerConfig
 from headwater.train.config import TrainConfig
 
-_FOLLOWING = ("model", "tokenizer", "train")
+_FOLLOWING = ("model", "tokenizer", "train", "parallel")
 
 
 class Recipe(Section):
@@ -105,7 +105,11 @@ class Recipe(Section):
         model has positions for the samples it is trained on."""
         if not isinstance(data, dict) or not all(isinstance(data.get(name, {}), dict) for name in _FOLLOWING):
             return data
-        model, tokenizer, train = (data.get(name, {}) for name in _FOLLOWING)
+        if "parallel" in data:
+            layers = data.get("model", {}).get("num_hidden_layers", ModelConfig().num_hidden_layers)
+            if isinstance(layers, int):
+                data = {**data, "parallel": with_virtual_stages(data["parallel"], layers)}
+        model, tokenizer, train, _ = (data.get(name, {}) for name in _FOLLOWING)
         if model.get("vocab_size") is not None and "vocab_size" not in tokenizer:
             data = {**data, "tokenizer": {**tokenizer, "vocab_size": model["vocab_size"]}}
         phases = train.get("phases") if isinstance(train.get("phases"), list) else []
