@@ -11,13 +11,16 @@ from headwater.parallel.config import INTERLEAVED, V_SHAPED, ParallelConfig
 from headwater.parallel.stages import (
     choose_for_pipeline,
     compile_problem,
+    head_units,
     least_micro_batches,
     micro_batch_choices,
     micro_batch_problem,
     of_rank,
     split,
 )
+from headwater.plan.schedules import stage_layers
 from headwater.plan.stage_split import rank_of_stage, split_layers
+from headwater.plan.train_spec import SCHEDULE_NAMES
 
 SCHEDULES = ("gpipe", "1f1b", *INTERLEAVED, *V_SHAPED)
 
@@ -144,3 +147,18 @@ def test_compiled_blocks_go_with_whole_backward_passes_only() -> None:
     assert compile_problem(layout("zbv", 2), compiled=False) is None
     assert compile_problem(layout("interleaved_1f1b", 2), compiled=True) is None
     assert compile_problem(ParallelConfig(), compiled=True) is None
+
+
+def test_the_planner_counts_with_the_cut_that_is_trained() -> None:
+    config = model(11, vocab=4000)
+    for schedule, pp in [("1f1b", 4), ("interleaved_1f1b", 3), ("zbv", 2)]:
+        parallel = layout(schedule, pp)
+        layers = [sum(len(spec.layers) for spec in of_rank(split(config, parallel), rank)) for rank in range(pp)]
+        units = head_units(config)
+        code = SCHEDULE_NAMES[schedule]
+        first, full, last = stage_layers(11.0, float(pp), 3, units, float(parallel.virtual_stages), code)
+        if schedule == "zbv":
+            assert [float(full), float(last)] == [layers[1], layers[0]]
+        else:
+            assert [float(first), float(last)] == [layers[0], layers[-1]]
+            assert float(full) == max(layers[1:-1])

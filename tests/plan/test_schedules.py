@@ -89,7 +89,7 @@ def test_no_schedule_is_slower_than_one_f_one_b() -> None:
         assert 0.0 <= float(bubble_seconds(kind, 8, chunks, 1.0, 1.2, 0.9)) <= base + 1e-12
 
 
-@given(layers=st.integers(1, 200), p=st.integers(1, 32), spread=st.sampled_from([0, 1, 2]))
+@given(layers=st.integers(1, 200), p=st.integers(1, 32), spread=st.sampled_from([0, 1, 2, 3]))
 @settings(max_examples=100, deadline=None)
 def test_stages_hold_no_fewer_layers_than_there_are(layers: int, p: int, spread: int) -> None:
     if p > layers:

@@ -122,7 +122,7 @@ class Cases:
     fusion: Array  # 0 eager, 1 fused kernels, 2 compiled
     slow_host: Array  # 1: the host launches kernels slowly (Python around every operation)
     gathers: Array  # data-parallel collectives a layer: 0 one flat buffer, 1 by block, more by tensor
-    spread: Array  # stages cut by layers (0), by items with embedding and head (1), by cost (2)
+    spread: Array  # stages cut by layers (0), by items with embedding and head (1), by cost (2), by stage_split (3)
     overlap_wgrad: Array  # 1: tensor-parallel gradient traffic runs behind the weight gradient
     graphs: Array  # 1: CUDA graphs, no per-kernel host work
     fused_loss: Array

@@ -124,7 +124,7 @@ def _stage(x: Cases, layers: Array, index: Array, is_first: Array, is_last: Arra
 
 def memory(x: Cases) -> Memory:
     """Memory of each stage and of the fullest one."""
-    first, full, last = stage_layers(x.layers, x.pp, x.spread, head_units(x))
+    first, full, last = stage_layers(x.layers, x.pp, x.spread, head_units(x), x.chunks, x.schedule)
     several = np.asarray(x.pp) > 1
     stages = [
         _stage(x, first, 0.0 * x.pp, np.asarray(True), ~several),

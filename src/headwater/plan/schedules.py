@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from .cases import Array, Schedule
+from .stage_split import rank_layers, split_layers
 
 
 def bubble_seconds(schedule: Array, p: Array, v: Array, f: Array, b: Array, w: Array) -> Array:
@@ -70,11 +71,19 @@ def in_flight(schedule: Array, p: Array, v: Array, m: Array, stage: Array) -> Ar
     )
 
 
-def stage_layers(layers: Array, p: Array, spread: Array = 0.0, head_units: Array = 0.0) -> tuple[Array, Array, Array]:
-    """Layers of the first, the middle and the last stage.
+def stage_layers(
+    layers: Array,
+    p: Array,
+    spread: Array = 0.0,
+    head_units: Array = 0.0,
+    chunks: Array = 1.0,
+    schedule: Array = Schedule.NONE,
+) -> tuple[Array, Array, Array]:
+    """Layers of the first, the middle and the last stage (of all chunks of a rank, where it has several).
 
     Even where p divides L; where L+2 or L+1 divides, embedding and head count as a layer each (Megatron, BLOOM,
-    Llama 3); otherwise the heaviest stages take the remainder and the last is light.
+    Llama 3); otherwise the heaviest stages take the remainder and the last is light. `spread` 1 to 3: as `Cases` has
+    it; 3 is the cut that Headwater's own pipelines make.
     """
     even = layers / p
     two = (layers + 2.0) % p == 0
@@ -101,4 +110,31 @@ def stage_layers(layers: Array, p: Array, spread: Array = 0.0, head_units: Array
         full = np.where(by_cost, chosen, full)
         first = np.where(by_cost, chosen, first)
         last = np.where(by_cost, np.maximum(layers - chosen * (p - 1.0), 0.0), last)
+    ours = (np.asarray(spread) > 2) & (np.asarray(p) > 1) & (layers >= p * chunks)
+    if np.any(ours):
+        first, full, last = _cut_as_trained(ours, (first, full, last), layers, p, chunks, head_units, schedule)
     return first, full, last
+
+
+def _cut_as_trained(
+    ours: Array,
+    otherwise: tuple[Array, Array, Array],
+    layers: Array,
+    p: Array,
+    chunks: Array,
+    head_units: Array,
+    schedule: Array,
+) -> tuple[Array, Array, Array]:
+    """`stage_split`, case by case, where `ours`. It is a search over integers, made once for equal cases."""
+    v_shaped = (np.asarray(schedule) == Schedule.ZB_V) | (np.asarray(schedule) == Schedule.DUALPIPE_V)
+    cases = np.broadcast_arrays(ours, layers, p, chunks, head_units, v_shaped, *otherwise)
+    result = [np.array(values, dtype=float) for values in cases[6:]]
+    for place in np.ndindex(cases[0].shape):
+        mine, depth, stages, parts, head, v = (values[place] for values in cases[:6])
+        if mine:
+            counts = split_layers(
+                int(depth), pp=int(stages), chunks=int(parts), head_units=round(float(head), 3), v_shaped=bool(v)
+            )
+            for values, value in zip(result, rank_layers(counts, int(stages), v_shaped=bool(v)), strict=True):
+                values[place] = value
+    return result[0], result[1], result[2]

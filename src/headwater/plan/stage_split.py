@@ -12,6 +12,7 @@ multiplies nothing, so the embedding weighs nothing else; the head is a matrix p
 from __future__ import annotations
 
 from functools import lru_cache
+from heapq import heapify, heapreplace
 
 
 def rank_of_stage(stage: int, pp: int, chunks: int, *, v_shaped: bool) -> int:
@@ -32,15 +33,35 @@ def split_layers(
     stages = pp * chunks
     if layers < stages:
         raise ValueError(f"{layers} layers cannot fill {stages} stages\n  mend: use fewer stages")
-    ranks = [rank_of_stage(stage, pp, chunks, v_shaped=v_shaped) for stage in range(stages)]
+    held: list[list[int]] = [[] for _ in range(pp)]
+    for stage in range(stages):
+        held[rank_of_stage(stage, pp, chunks, v_shaped=v_shaped)].append(stage)
     counts = [1] * stages
-    stage_load = [1.0] * (stages - 1) + [1.0 + head_units]
-    rank_load = [0.0] * pp
-    for stage, load in enumerate(stage_load):
-        rank_load[ranks[stage]] += load
+    loads = [1.0] * (stages - 1) + [1.0 + head_units]
+
+    def lightest(rank: int) -> tuple[float, float, int]:
+        stage = min(held[rank], key=lambda s: (loads[s], -s))
+        return sum(loads[s] for s in held[rank]), loads[stage], -stage
+
+    queue = [(*lightest(rank), rank) for rank in range(pp)]
+    heapify(queue)
     for _ in range(layers - stages):
-        chosen = min(range(stages), key=lambda s: (rank_load[ranks[s]], stage_load[s], -s))
-        counts[chosen] += 1
-        stage_load[chosen] += 1.0
-        rank_load[ranks[chosen]] += 1.0
+        *_, negative, rank = queue[0]
+        counts[-negative] += 1
+        loads[-negative] += 1.0
+        heapreplace(queue, (*lightest(rank), rank))
     return tuple(counts)
+
+
+def rank_layers(counts: tuple[int, ...], pp: int, *, v_shaped: bool = False) -> tuple[int, int, int]:
+    """Layers of the rank with the embedding, of the fullest rank between, and of the rank with the head. In a V one
+    rank has both: it counts as the last, and the first is as full as the fullest other."""
+    chunks = len(counts) // pp
+    held = [0] * pp
+    for stage, count in enumerate(counts):
+        held[rank_of_stage(stage, pp, chunks, v_shaped=v_shaped)] += count
+    if pp == 1:
+        return held[0], held[0], held[0]
+    if v_shaped:
+        return max(held[1:]), max(held[1:]), held[0]
+    return held[0], max(held[1:-1], default=held[0]), held[-1]

@@ -125,7 +125,7 @@ def step_time(x: Cases, c: Coefficients) -> StepTime:
     head_tp = 2.0 * ring(2.0 * x.tokens * x.hidden, x.tp, tp_rate, 2.0, c)
     head_seconds = top.forward + top.backward + head_tp
 
-    first, full, last = stage_layers(x.layers, x.pp, x.spread, head_units(x))
+    first, full, last = stage_layers(x.layers, x.pp, x.spread, head_units(x), x.chunks, x.schedule)
     per_layer_f = gpu_f + wait_f
     per_layer_b = layer.dgrad + again + tp_b + cp_b + ep_b + (wait - wait_f)
     per_layer_w = layer.wgrad
