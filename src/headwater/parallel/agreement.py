@@ -14,7 +14,7 @@ from __future__ import annotations
 import pickle
 import socket
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -85,6 +85,17 @@ class Ranks:
         dist.broadcast_object_list(values, group=self.group, group_src=0)
         received: Any = values[0]
         return received
+
+    def most(self, values: Sequence[int]) -> list[int]:
+        """The largest of each value over all ranks: cheap enough for every step."""
+        if self.group is None:
+            return list(values)
+        import torch
+        import torch.distributed as dist
+
+        largest = torch.tensor(values, dtype=torch.int64)
+        dist.all_reduce(largest, dist.ReduceOp.MAX, group=self.group)
+        return [int(value) for value in largest.tolist()]
 
     def together(self, work: Callable[[], T]) -> list[T]:
         """Do something on every rank; the results of all, or, if it failed anywhere, the same error everywhere.

@@ -16,6 +16,7 @@ from headwater.core.artifacts import Artifact
 from headwater.core.errors import UserError
 from headwater.core.progress import Reporter
 from headwater.core.stage import StageContext
+from headwater.pipeline.ranks import joined, launch_training, watched
 from headwater.pipeline.schema import Recipe
 from headwater.train.phases import plan_run
 from headwater.train.run_folder import RunFolder
@@ -50,7 +51,8 @@ def train_files(recipe: Recipe, dataset: Path, tokenizer: Path | None, out: Path
     """Train on a packed dataset without a workspace; `recipe` gives model, training and monitor settings.
 
     Without `tokenizer` a run that exists in `out` uses its own. Raises UserError if there is neither, RecipeError if
-    the settings give no length, and as `headwater.train.train_run`.
+    the settings give no length, and as `headwater.train.train_run`. A layout of several ranks is started on this
+    machine, or joined where a launcher has started this process (see `headwater.pipeline.ranks`).
     """
     from headwater.tokenizer import Tokenizer
     from headwater.train.run import train_run
@@ -63,19 +65,24 @@ def train_files(recipe: Recipe, dataset: Path, tokenizer: Path | None, out: Path
             raise UserError(
                 "no tokenizer is named", where="--tokenizer", mend="name the one the dataset was packed with"
             )
-    return train_run(
-        config=recipe.train,
-        model=recipe.model,
-        parallel=recipe.parallel,
-        monitor=recipe.monitor,
-        dataset=dataset,
-        tokenizer=tokenizer,
-        seed=recipe.seed,
-        run_dir=out,
-        reporter=reporter,
-        recipe_text=recipe_yaml(recipe),
-        callbacks=[SamplingCallback(recipe.train.sampling, _Sampler(Tokenizer.load(tokenizer)))],
-    )
+    text = recipe_yaml(recipe)
+    if recipe.parallel.ranks > 1 and not joined() and RunFolder(out).final is None:
+        launch_training(recipe, text, dataset, tokenizer, out, reporter)
+        return RunFolder.open(out)
+    with watched(recipe.parallel, out):
+        return train_run(
+            config=recipe.train,
+            model=recipe.model,
+            parallel=recipe.parallel,
+            monitor=recipe.monitor,
+            dataset=dataset,
+            tokenizer=tokenizer,
+            seed=recipe.seed,
+            run_dir=out,
+            reporter=reporter,
+            recipe_text=text,
+            callbacks=[SamplingCallback(recipe.train.sampling, _Sampler(Tokenizer.load(tokenizer)))],
+        )
 
 
 class _Sampler:

@@ -1,7 +1,7 @@
 """Checkpoints in the course of a run: when one is due, and the mark that a run is finished.
 
 In: the trainer's state. Out: checkpoints in the store, `final.json` after the last step. Comes last among the
-callbacks, so that their state is that of the same step.
+callbacks, so that their state is that of the same step. Ranks agree on when to save and on how a save ended.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from headwater.parallel.watchdog import beat
 from headwater.train.callbacks import Callback
 from headwater.train.checkpoint import CheckpointStore
 from headwater.train.config import CheckpointConfig
@@ -35,6 +36,7 @@ class CheckpointCallback(Callback):
         self._dataset = dataset
         self._saved_step = -1
         self._saved_at = 0.0
+        self._running = False
         self._validated: dict[str, Any] = {}
 
     def on_start(self, trainer: Trainer) -> None:
@@ -42,28 +44,34 @@ class CheckpointCallback(Callback):
         self._saved_at = time.monotonic()
 
     def after_step(self, trainer: Trainer, outcome: StepOutcome) -> None:
-        self._report(trainer)
         if "val_loss" in trainer.record:
             self._validated = {k: v for k, v in trainer.record.items() if k == "step" or k.startswith("val_")}
-        every, permanent = self._config.every, self._config.permanent_every
-        if every is not None:
-            wanted = trainer.step % every == 0
-        else:
-            wanted = time.monotonic() - self._saved_at >= DEFAULT_SECONDS
+        late, done = self._agree(trainer)
+        if done:
+            self._report(trainer)
+        every, permanent, ephemeral = self._config.every, self._config.permanent_every, self._config.ephemeral_every
+        wanted = trainer.step % every == 0 if every is not None else late
+        asynchronous = self._config.async_save and trainer.step < trainer.steps
         if wanted or (permanent and trainer.step % permanent == 0):
-            self._save(trainer, asynchronous=self._config.async_save and trainer.step < trainer.steps)
+            self._save(trainer, asynchronous=asynchronous)
+        elif ephemeral and trainer.step % ephemeral == 0 and trainer.step < trainer.steps:
+            self._save(trainer, asynchronous=asynchronous, ephemeral=True)
+
+    def _agree(self, trainer: Trainer) -> tuple[bool, bool]:
+        """(a save is due by rank 0's clock, a running save is done on every rank), the same on every rank."""
+        late = time.monotonic() - self._saved_at >= DEFAULT_SECONDS
+        if trainer.ranks.size == 1:
+            return late, True
+        if self._config.every is not None and not self._running:
+            return False, False
+        late_somewhere, busy = trainer.ranks.most([int(late and trainer.ranks.first), int(not self._store.idle)])
+        return bool(late_somewhere), not busy
 
     def on_stop(self, trainer: Trainer) -> None:
-        if self._saved_step != trainer.step:
-            self._save(trainer, asynchronous=False)
-        self._store.wait()
-        self._report(trainer)
+        self._finish(trainer)
 
     def on_end(self, trainer: Trainer) -> None:
-        if self._saved_step != trainer.step:
-            self._save(trainer, asynchronous=False)
-        self._store.wait()
-        self._report(trainer)
+        self._finish(trainer)
         final = {
             "checkpoint": checkpoint_name(trainer.step),
             "step": trainer.step,
@@ -72,10 +80,18 @@ class CheckpointCallback(Callback):
         }
         trainer.run.write_json("final.json", final)
 
+    def _finish(self, trainer: Trainer) -> None:
+        """The state after the last step, in the run's folder, on disk."""
+        beat(phase="last checkpoint")
+        if self._saved_step != trainer.step:
+            self._save(trainer, asynchronous=False)
+        self._store.wait()
+        self._report(trainer)
+
     def close(self, trainer: Trainer) -> None:
         self._store.close()
 
-    def _save(self, trainer: Trainer, *, asynchronous: bool) -> None:
+    def _save(self, trainer: Trainer, *, asynchronous: bool, ephemeral: bool = False) -> None:
         started = time.perf_counter()
         tensors, state = trainer.state()
         facts = {"ledger": trainer.ledger.head, "dataset": self._dataset}
@@ -85,14 +101,21 @@ class CheckpointCallback(Callback):
             state,
             facts=facts,
             asynchronous=asynchronous,
+            ephemeral=ephemeral,
             before_commit=self._metrics.sync,
         )
-        self._saved_step, self._saved_at = trainer.step, time.monotonic()
+        self._running = asynchronous
+        if not ephemeral:
+            self._saved_step, self._saved_at = trainer.step, time.monotonic()
         trainer.spent["checkpoint_seconds"] = time.perf_counter() - started + trainer.spent.get("checkpoint_seconds", 0)
 
     def _report(self, trainer: Trainer) -> None:
+        self._running = False
         for report in self._store.poll():
-            trainer.run.event("checkpoint", step=report.step, bytes=report.bytes, seconds=round(report.seconds, 4))
+            facts = {"ephemeral": True} if report.ephemeral else {}
+            trainer.run.event(
+                "checkpoint", step=report.step, bytes=report.bytes, seconds=round(report.seconds, 4), **facts
+            )
 
     def state_dict(self) -> dict[str, Any]:
         return {"validated": self._validated}

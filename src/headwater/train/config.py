@@ -173,6 +173,22 @@ class CheckpointConfig(Section):
     async_save: bool = field(True, kind="operational")
     """Write in a thread: training waits only for the copy in memory."""
 
+    ephemeral_dir: str | None = field(None, kind="operational")
+    """A folder on fast storage (NVMe, a RAM disk) for a second tier of checkpoints, of which only the newest is kept:
+    frequent, and lost with the machine. All ranks must see it. Null: one tier."""
+
+    ephemeral_every: int | None = field(None, kind="operational", ge=1, unit="steps")
+    """Steps between checkpoints in `ephemeral_dir`; those of `every` come in addition, into the run's folder."""
+
+    @model_validator(mode="after")
+    def _check_tiers(self) -> CheckpointConfig:
+        if (self.ephemeral_dir is None) != (self.ephemeral_every is None):
+            raise ValueError(
+                "ephemeral_dir and ephemeral_every belong together"
+                "\n  mend: give the folder and the number of steps, or neither"
+            )
+        return self
+
 
 class ValidationConfig(Section):
     """Loss and bits per byte on held-out windows of each domain, during the run."""

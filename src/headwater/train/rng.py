@@ -2,7 +2,8 @@
 
     with preserved_rng(): text = sampler(...)        # whatever it draws, training goes on as if it had not
 
-Python's and NumPy's states are kept as JSON values, torch's as byte tensors.
+Python's and NumPy's states are kept as JSON values, torch's as byte tensors. Ranks start with equal states and keep
+them unless something draws on one alone; only states that differ from rank 0's are kept apart, as tensors.
 """
 
 from __future__ import annotations
@@ -14,6 +15,10 @@ from typing import Any
 
 import numpy as np
 import torch
+
+from headwater.core.files import sha256_bytes
+from headwater.core.jsonl import canonical_json, parse_json
+from headwater.parallel.agreement import Ranks
 
 
 def seed_everything(seed: int) -> None:
@@ -46,6 +51,33 @@ def set_rng_state(plain: dict[str, Any], tensors: dict[str, torch.Tensor]) -> No
     torch.set_rng_state(tensors["torch"])
     if "cuda" in tensors and torch.cuda.is_available():
         torch.cuda.set_rng_state(tensors["cuda"])
+
+
+def shared_rng_state(ranks: Ranks) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """(rank 0's JSON part, this rank's tensors to save). Collective. Rank 0's tensors have the names of `rng_state`; a
+    rank whose state differs from it adds its own, under its number."""
+    plain, tensors = rng_state()
+    written = canonical_json(plain)
+    digest = sha256_bytes(written + b"".join(tensor.numpy().tobytes() for tensor in tensors.values()))
+    digests = ranks.gather(digest)
+    own: dict[str, torch.Tensor] = {}
+    if ranks.first:
+        own = tensors
+    elif digest != digests[0]:
+        own = {f"{ranks.rank}.{name}": tensor for name, tensor in tensors.items()}
+        own[f"{ranks.rank}.plain"] = torch.frombuffer(bytearray(written), dtype=torch.uint8)
+    return ranks.from_first(plain), own
+
+
+def set_shared_rng_state(plain: dict[str, Any], tensors: dict[str, torch.Tensor], rank: int) -> None:
+    """Put back what `shared_rng_state` gave: this rank's own state if there is one, else rank 0's."""
+    prefix = f"{rank}."
+    own = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+    if "plain" in own:
+        plain = parse_json(own.pop("plain").numpy().tobytes())
+    else:
+        own = {name: tensor for name, tensor in tensors.items() if "." not in name}
+    set_rng_state(plain, own)
 
 
 @contextmanager

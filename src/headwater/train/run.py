@@ -21,7 +21,7 @@ import torch
 
 from headwater.core.config import identity
 from headwater.core.errors import CorruptArtifactError, RecipeError, UserError
-from headwater.core.files import TEMP_PREFIX, free_bytes_check
+from headwater.core.files import TEMP_PREFIX, free_bytes_check, sha256_bytes
 from headwater.core.jsonl import plain_json
 from headwater.core.locks import FolderLock
 from headwater.core.progress import SILENT, Reporter
@@ -38,7 +38,8 @@ from headwater.tokenizer import Tokenizer
 from headwater.train import announce, devices, estimate
 from headwater.train.callbacks import Callback
 from headwater.train.checkpoint import CheckpointStore
-from headwater.train.checkpoint_format import empty_tensors, read_tensors
+from headwater.train.checkpoint_format import read_tensors
+from headwater.train.checkpoint_targets import targets_for
 from headwater.train.checkpointing import CheckpointCallback
 from headwater.train.config import TrainConfig
 from headwater.train.data import RunData, validation_windows
@@ -55,6 +56,9 @@ from headwater.train.trainer import Trainer
 from headwater.train.validation import ValidationCallback
 
 FORMAT = 1
+
+SAVE_TIMEOUT_SECONDS = 6 * 3600.0
+"""For ranks of one save to wait for each other. A rank that died is noticed at once, whatever this says."""
 
 
 def train(
@@ -205,9 +209,18 @@ class _Run:
             run_id=run.run_id,
             keep=config.checkpoint.keep,
             permanent_every=config.checkpoint.permanent_every,
+            ephemeral=self._ephemeral_folder(),
             warn=self._warn,
-            ranks=Ranks.new(),
+            ranks=Ranks.new(SAVE_TIMEOUT_SECONDS),
         )
+
+    def _ephemeral_folder(self) -> Path | None:
+        """A folder of this run's own below `ephemeral_dir`, which other runs may use as well."""
+        folder = self.config.checkpoint.ephemeral_dir
+        if folder is None:
+            return None
+        key = sha256_bytes(str(self.run.path.resolve()).encode())[:8]
+        return Path(folder).expanduser() / f"{self.run.run_id}-{key}"
 
     def _open_ledger(self) -> RunLedger:
         ledger = RunLedger(self.run.ledger_path)
@@ -337,7 +350,7 @@ class _Run:
                     where=str(self.run.ledger_path),
                     mend="restore the ledger the checkpoint was made with, or delete the run folder and train anew",
                 )
-            tensors = empty_tensors(loaded.ref.path)
+            tensors = targets_for(loaded.ref.path, trainer.module.parameters)
             read_tensors(loaded.ref.path, tensors)
             trainer.load_state(tensors, loaded.state)
         dropped = self.ranks.on_first(lambda: self._cut(step))

@@ -23,6 +23,8 @@ from headwater.parallel.mesh import Mesh, build_mesh
 from headwater.train import devices
 from headwater.train.run_folder import RunFolder
 
+GRACE_SECONDS = 60.0
+
 
 @contextmanager
 def connected(parallel: ParallelConfig, device_wish: str) -> Iterator[tuple[Mesh, Ranks]]:
@@ -46,9 +48,10 @@ def connected(parallel: ParallelConfig, device_wish: str) -> Iterator[tuple[Mesh
         )
     device = world.device(kind)
     ours = not dist.is_initialized()
-    environment.start(world, device)
+    timeout = parallel.timeout_seconds + GRACE_SECONDS  # the watch is to speak first, which knows who is where
+    environment.start(world, device, timeout_seconds=timeout)
     try:
-        yield build_mesh(parallel, device), Ranks.new()
+        yield build_mesh(parallel, device), Ranks.new(timeout)
     finally:
         if ours:
             environment.stop()

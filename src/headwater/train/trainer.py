@@ -4,8 +4,8 @@ In: a plan, a train module, batches by step, callbacks. Out: a run folder that g
 
     Trainer(plan=plan, module=module, batches=source, run=run, ledger=ledger, callbacks=[...], reporter=SILENT).fit()
 
-A signal (SIGINT, SIGTERM) lets the running step end, saves a checkpoint and raises `Interrupted`; a second SIGINT stops
-at once.
+A signal (SIGINT, SIGTERM, SIGUSR1) on any rank lets the running step end on all, saves a checkpoint and raises
+`Interrupted`; a second SIGINT stops at once.
 """
 
 from __future__ import annotations
@@ -20,17 +20,27 @@ from typing import Any, Protocol
 
 import torch
 
+from headwater.core.errors import HeadwaterError
 from headwater.core.progress import Reporter
 from headwater.parallel.agreement import Ranks
+from headwater.parallel.watchdog import beat
 from headwater.train.batch import Batch
 from headwater.train.callbacks import Callback
 from headwater.train.ledger import RunLedger
 from headwater.train.phases import RunPlan
-from headwater.train.rng import rng_state, set_rng_state
+from headwater.train.rng import set_shared_rng_state, shared_rng_state
 from headwater.train.run_folder import RunFolder
 from headwater.train.train_module import TrainModule
 
 RNG = "rng."
+
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+"""SIGUSR1 is what batch systems send some time before a job's end."""
+
+
+class RanksApartError(HeadwaterError):
+    """Ranks that should do the same step do different ones."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -103,21 +113,41 @@ class Trainer:
                 stack.callback(batches.close)  # ends the thread that reads ahead
             while self.step < self.steps:
                 self._step(batches)
-                if self._stop_signal is not None and self.step < self.steps:
+                stop = self._agree_to_stop()
+                if stop is not None and self.step < self.steps:
                     for callback in self.callbacks:
                         callback.on_stop(self)
-                    self.run.event("interrupted", signal=self._stop_signal.name, step=self.step)
-                    raise Interrupted(self._stop_signal.name, self.step)
+                    self.run.event("interrupted", signal=stop.name, step=self.step)
+                    raise Interrupted(stop.name, self.step)
             for callback in self.callbacks:
                 callback.on_end(self)
+
+    def _agree_to_stop(self) -> signal.Signals | None:
+        """The signal that any rank was sent, for all ranks after the same step."""
+        if self.ranks.size == 1:
+            return self._stop_signal
+        number, last, first = self.ranks.most([int(self._stop_signal or 0), self.step, -self.step])
+        if last != -first:
+            steps = self.ranks.gather(self.step)
+            raise RanksApartError(
+                f"ranks are at different steps: {', '.join(f'rank {r} at {s:,}' for r, s in enumerate(steps[:16]))}",
+                where=f"step {self.step}",
+                mend="all ranks must be given the same recipe, dataset and callbacks",
+            )
+        if not number:
+            return None
+        self.reporter.warn(f"{signal.Signals(number).name} after step {self.step}: saving and stopping on all ranks")
+        return signal.Signals(number)
 
     def _step(self, batches: Iterator[Batch]) -> None:
         step = self.step + 1
         started = time.perf_counter()
+        beat(step, "data")
         for callback in self.callbacks:
             callback.before_step(self, step)
         batch = next(batches)
         waited = time.perf_counter() - started
+        beat(step, "forward and backward")
         factor = self.plan.lr_factor(step) * self.ledger.lr_factor(step)
         outcome = self.module.train_step(step, batch, lr_factor=factor)
         self.step = step
@@ -129,13 +159,14 @@ class Trainer:
             "step_seconds": time.perf_counter() - started,
         }
         for callback in self.callbacks:
+            beat(step, callback.name)
             callback.after_step(self, outcome)
 
     # State: everything that decides the future.
 
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """(tensors, JSON state) of the run after `step`."""
-        plain_rng, rng_tensors = rng_state()
+        plain_rng, rng_tensors = shared_rng_state(self.ranks)
         tensors = self.module.state_tensors() | {RNG + name: tensor for name, tensor in rng_tensors.items()}
         state = {
             "step": self.step,
@@ -154,11 +185,12 @@ class Trainer:
         for callback in self.callbacks:
             if callback.name in state["callbacks"]:
                 callback.load_state_dict(state["callbacks"][callback.name])
-        set_rng_state(state["rng"], {k.removeprefix(RNG): v for k, v in tensors.items() if k.startswith(RNG)})
+        random = {k.removeprefix(RNG): v for k, v in tensors.items() if k.startswith(RNG)}
+        set_shared_rng_state(state["rng"], random, self.ranks.rank)
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """Turn SIGINT and SIGTERM into a stop after the running step. Only the main thread can have handlers."""
+        """Turn signals into a stop after the running step. Only the main thread can have handlers."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -167,9 +199,12 @@ class Trainer:
             if self._stop_signal is not None and number == signal.SIGINT:
                 raise KeyboardInterrupt
             self._stop_signal = signal.Signals(number)
-            self.reporter.warn(f"{self._stop_signal.name}: finishing step {self.step + 1}, then saving and stopping")
+            if self.ranks.size == 1:  # with more it is said once they have agreed, by rank 0
+                self.reporter.warn(
+                    f"{self._stop_signal.name}: finishing step {self.step + 1}, then saving and stopping"
+                )
 
-        before = {number: signal.signal(number, ask_to_stop) for number in (signal.SIGINT, signal.SIGTERM)}
+        before = {number: signal.signal(number, ask_to_stop) for number in STOP_SIGNALS}
         try:
             yield
         finally:

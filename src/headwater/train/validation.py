@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Sequence
 
+from headwater.parallel.watchdog import beat
 from headwater.train.callbacks import Callback, due
 from headwater.train.config import ValidationConfig
 from headwater.train.data import ValidationWindows
@@ -55,6 +56,7 @@ def measure(module: TrainModule, windows: Sequence[ValidationWindows]) -> tuple[
     tokens: dict[str, int] = {}
     text_bytes = {one.domain: one.batch.text_bytes for one in windows}
     for one in windows:
+        beat()
         nats[one.domain], tokens[one.domain] = module.evaluate(one.batch)
     nats[POOLED], tokens[POOLED] = sum(nats.values()), sum(tokens.values())
     text_bytes[POOLED] = sum(text_bytes.values())
