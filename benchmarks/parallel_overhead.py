@@ -39,7 +39,6 @@ MODEL = ModelConfig(
     intermediate_size=704,
     vocab_size=8000,
     max_position_embeddings=256,
-    tie_word_embeddings=True,
 )
 LR, BETAS, EPS, DECAY, CLIP = 3e-4, (0.9, 0.95), 1e-8, 0.1, 1.0
 

@@ -35,7 +35,7 @@ def tensor_problems(
     if heads % tp:
         yield (
             "parallel.tp",
-            f"a tensor-parallel rank holds whole heads, and model.num_attention_heads {heads} do not divide over tp {tp}",
+            f"a tensor-parallel rank holds whole heads; model.num_attention_heads {heads} do not divide over tp {tp}",
             lower,
         )
     if model.intermediate_size % tp:
