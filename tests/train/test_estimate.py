@@ -10,13 +10,15 @@ from hypothesis import strategies as st
 from headwater.core.errors import RecipeError
 from headwater.model import ModelConfig
 from headwater.parallel.config import ParallelConfig
-from headwater.parallel.mesh import Mesh
+from headwater.parallel.mesh import Mesh, build_mesh
+from headwater.parallel.slices import local
 from headwater.train import devices
 from headwater.train.batch import Batch
 from headwater.train.config import OptimizerConfig, PhaseConfig, TrainConfig
-from headwater.train.estimate import activation_bytes_per_token, choose_micro_batch, state_size
+from headwater.train.estimate import activation_bytes_per_token, choose_micro_batch, rank_state_size, state_size
 from headwater.train.phases import plan_run
 from headwater.train.train_module import TrainModule
+from tests.parallel.ranks import run_ranks
 
 SMALL = ModelConfig(
     hidden_size=64, num_hidden_layers=3, num_attention_heads=4, intermediate_size=176, vocab_size=500,
@@ -98,15 +100,6 @@ def test_the_recipes_own_micro_batch_is_taken() -> None:
     assert chosen == (3, "as the recipe says")
 
 
-def test_precision_follows_hardware_and_wish() -> None:
-    cpu = torch.device("cpu")
-    assert devices.choose_precision("fp32", cpu, 4096)[0] == "fp32"
-    assert devices.choose_precision("bf16", cpu, 64)[0] == "bf16"
-    assert devices.choose_precision("auto", cpu, 64)[0] == "fp32"
-    expected = "bf16" if devices.cpu_has_bf16() else "fp32"
-    assert devices.choose_precision("auto", cpu, 4096)[0] == expected
-
-
 def test_memory_is_measured_here() -> None:
     cpu = torch.device("cpu")
     assert devices.used_memory_bytes(cpu) > 50 << 20
@@ -128,3 +121,39 @@ def test_every_field_is_documented() -> None:
     for section in (TrainConfig, OptimizerConfig, PhaseConfig):
         for name, info in section.model_fields.items():
             assert info.description, name
+
+
+def held(layout: dict[str, object]) -> tuple[int, int]:
+    """(bytes of weights and optimizer state a rank keeps between steps, what is estimated without what is gathered)."""
+    parallel = ParallelConfig.model_validate(layout)
+    mesh = build_mesh(parallel, torch.device("cpu"))
+    config = TrainConfig(steps=5)
+    module = TrainModule.build(SMALL, config, mesh=mesh, precision="fp32", micro_batch=4, seed=0)
+    tokens = torch.arange(4 * 32).remainder(500).view(4, 32)
+    module.train_step(1, Batch(tokens, tokens), lr_factor=1.0)
+    kept = [local(tensor) for tensor in module.state_tensors().values()]
+    size, whole = rank_state_size(SMALL, config, parallel), state_size(SMALL, config)
+    share = size.optimizer / whole.optimizer
+    return sum(t.numel() * t.element_size() for t in kept), size.optimizer + int(share * whole.weights)
+
+
+@pytest.mark.parametrize("layout", [{"dp_shard": 2}, {"tp": 2}, {"dp_shard": 2, "tp": 2}, {"dp_replicate": 2}], ids=str)
+def test_a_rank_holds_the_share_of_the_state_that_is_estimated(layout: dict[str, object]) -> None:
+    parallel = ParallelConfig.model_validate(layout)
+    for actual, estimated in run_ranks(parallel.ranks, held, layout):
+        assert actual == pytest.approx(estimated, rel=0.01)
+
+
+def test_what_the_ranks_share_leaves_room_for_larger_micro_batches() -> None:
+    config = TrainConfig(steps=5, global_batch=64, seq_len=256)
+    plan, free = plan_run(config), 24 << 20
+    chosen = [
+        choose_micro_batch(parallel, SMALL, plan, config, free_bytes=free, device_type="cpu", precision="fp32")[0]
+        for parallel in (ParallelConfig(), ParallelConfig(tp=2), ParallelConfig(tp=4))
+    ]
+    assert chosen == sorted(chosen)
+    assert chosen[0] < chosen[-1]
+    with pytest.raises(RecipeError, match="does not divide over 3 data-parallel ranks"):
+        choose_micro_batch(
+            ParallelConfig(dp_replicate=3), SMALL, plan, config, free_bytes=1 << 30, device_type="cpu", precision="fp32"
+        )

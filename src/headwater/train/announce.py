@@ -5,7 +5,7 @@ In: plan, model, choices, order. Out: lines on the reporter, and the dry run's f
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -16,6 +16,8 @@ from headwater.core.progress import Reporter
 from headwater.dataset import StepOrder, check_epochs, describe_use
 from headwater.model import ModelConfig
 from headwater.monitor.console import duration
+from headwater.parallel.config import ParallelConfig
+from headwater.parallel.precision import Precision
 from headwater.tokenizer import Tokenizer
 from headwater.train import devices, estimate
 from headwater.train.config import TrainConfig
@@ -31,10 +33,11 @@ class Choices:
     """What was left to the machine."""
 
     device: torch.device
-    precision: devices.Precision
+    precision: Precision
     precision_why: str
     micro_batch: int
     micro_batch_why: str
+    parallel: ParallelConfig = field(default_factory=ParallelConfig)
 
 
 def size(count: float) -> str:
@@ -94,16 +97,23 @@ def describe(
     reporter.decide(
         f"{choices.device.type}, {choices.precision}, {torch.get_num_threads()} threads", choices.precision_why
     )
+    parallel = choices.parallel
+    if parallel.ranks > 1:
+        reporter.decide(parallel.describe(), f"each data-parallel rank reads 1/{parallel.data_parallel} of every batch")
     reporter.decide(f"micro-batch of {choices.micro_batch} samples", choices.micro_batch_why)
     for limit in devices.device_limits(choices.device, config):
         reporter.warn(limit)
-    state = estimate.state_size(model, config)
+    state = estimate.rank_state_size(model, config, parallel)
     tokens = choices.micro_batch * max(segment.seq_len for segment in plan.segments)
-    activations = tokens * estimate.activation_bytes_per_token(
-        model, config, choices.precision, max(segment.seq_len for segment in plan.segments)
+    activations = (
+        tokens
+        * estimate.activation_bytes_per_token(
+            model, config, choices.precision, max(segment.seq_len for segment in plan.segments)
+        )
+        // (parallel.tp * parallel.cp)
     )
     reporter.decide(
-        f"memory of about {size(state.total + activations)} besides the program",
+        f"memory of about {size(state.total + activations)} {'a rank ' if parallel.ranks > 1 else ''}besides the program",
         f"weights {size(state.weights)}, gradients {size(state.gradients)}, optimizer {size(state.optimizer)}, "
         f"{'averages ' + size(state.averages) + ', ' if state.averages else ''}activations {size(activations)}",
     )

@@ -57,7 +57,7 @@ def state_size(model: ModelConfig, config: TrainConfig) -> StateSize:
     return StateSize(weights, weights, moments, copies * weights)
 
 
-def rank_state_bytes(model: ModelConfig, config: TrainConfig, parallel: ParallelConfig) -> int:
+def rank_state_size(model: ModelConfig, config: TrainConfig, parallel: ParallelConfig) -> StateSize:
     """The most that one rank holds all through a step, exactly but for unevenness: see `headwater.parallel.data`.
 
     A pipeline's edge stage has an embedding or head beside its layers. Gathered parameters, and gradients that are
@@ -68,12 +68,13 @@ def rank_state_bytes(model: ModelConfig, config: TrainConfig, parallel: Parallel
     edges = count.embedding + count.head if parallel.pp == 1 else max(count.embedding, count.head)
     share = (count.layers / parallel.pp + edges + count.final_norm) / count.total / parallel.tp
     sharing = parallel.dp_shard * parallel.cp
-    gradients = whole.gradients / (sharing if parallel.reduces_every_micro_batch else 1)
-    held = share * ((whole.weights + whole.optimizer + whole.averages) / sharing + gradients)
+    gradients = share * whole.gradients / (sharing if parallel.reduces_every_micro_batch else 1)
+    weights = share * whole.weights / sharing
     if sharing > 1:  # and what is gathered: all of the rank's layers, or two of them at a time
-        layers = count.layers / parallel.pp if parallel.zero < 3 else 2 * count.per_layer
-        held += 4 * (layers + edges) / parallel.tp
-    return int(held)
+        layers = 2 * count.per_layer if parallel.zero == 3 and parallel.pp == 1 else count.layers / parallel.pp
+        weights += 4 * (layers + edges) / parallel.tp
+    moments, averages = (share * size / sharing for size in (whole.optimizer, whole.averages))
+    return StateSize(int(weights), int(gradients), int(moments), int(averages))
 
 
 def activation_bytes_per_token(model: ModelConfig, config: TrainConfig, precision: str, seq_len: int) -> int:
@@ -145,7 +146,7 @@ def choose_micro_batch(
     _check_batches(parallel, plan)
     wish, ranks = parallel.micro_batch, parallel.data_parallel
     largest = max(segment.global_batch for segment in plan.segments) // ranks
-    state = rank_state_bytes(model, config, parallel)
+    state = rank_state_size(model, config, parallel).total
     room = int(free_bytes * MEMORY_SHARE) - state
     # Sequence and context parallelism share the tokens; a pipeline's first stage keeps as many micro-batches in flight
     # as the layers are cut into.
