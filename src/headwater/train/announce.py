@@ -112,8 +112,9 @@ def describe(
         )
         // (parallel.tp * parallel.cp)
     )
+    each = " a rank" if parallel.ranks > 1 else ""
     reporter.decide(
-        f"memory of about {size(state.total + activations)} {'a rank ' if parallel.ranks > 1 else ''}besides the program",
+        f"memory of about {size(state.total + activations)}{each} besides the program",
         f"weights {size(state.weights)}, gradients {size(state.gradients)}, optimizer {size(state.optimizer)}, "
         f"{'averages ' + size(state.averages) + ', ' if state.averages else ''}activations {size(activations)}",
     )
