@@ -15,7 +15,7 @@ from headwater.core.executor import Executor, InlineExecutor
 from headwater.core.progress import SILENT
 from headwater.core.stage import StageContext
 from headwater.curate.config import CollectConfig, CurateConfig
-from headwater.curate.identity import raw_inputs
+from headwater.curate.identity import curate_digests, raw_inputs
 from headwater.curate.stage import build_collect, build_curate
 
 
@@ -36,7 +36,7 @@ def curate(
 ) -> Artifact:
     """The `curate` artifact, made or found."""
     config = config or CurateConfig()
-    inputs = {"collect": collected.fingerprint}
+    inputs = {"collect": collected.fingerprint, **curate_digests(config)}
     key = fingerprint("curate", 1, identity(config), inputs)
     store = ArtifactStore(workspace)
     if (found := store.find("curate", key)) is not None:

@@ -17,13 +17,16 @@ from headwater.core.files import disk_errors
 from headwater.core.shards import ShardFolder
 from headwater.core.units import count_units
 from headwater.curate.attributes import CLEAN, TEXTS, RowWriter, clean_name, texts_name
+from headwater.curate.canaries import ProbeCollector, probes_name
 from headwater.curate.clean import Cleaned
 from headwater.curate.config import CurateConfig
 from headwater.curate.counts import Tally
+from headwater.curate.dedup.benchmarks import Match
 from headwater.curate.dedup.signatures import SignatureCollector, info_name, signatures_name
 from headwater.curate.exact import KeyCollector, keys_name, local_name
 from headwater.curate.near import needs_signatures
 from headwater.curate.quality.attributes import QualityWriter, quality_name
+from headwater.curate.questions import benchmark_index, take_questions
 from headwater.curate.sift import batches, rule_versions, sift
 
 _NO_HASH = bytes(16)
@@ -42,7 +45,9 @@ class DecideTask:
 def decide_shard(task: DecideTask) -> dict[str, Any]:
     """Decide about every document of a shard, unless that was done. Returns the facts of its attributes:
     `dropped` (rule|lang|domain -> documents, bytes, units) and `documents`."""
-    files = (texts_name, quality_name, keys_name, local_name, signatures_name, info_name, clean_name)
+    files = (
+        texts_name, quality_name, keys_name, local_name, signatures_name, info_name, probes_name, clean_name
+    )  # fmt: skip
     names = [name(task.name) for name in files]
     found = [task.out.done(name) for name in names]
     if all(found) and found[-1] is not None:
@@ -50,7 +55,9 @@ def decide_shard(task: DecideTask) -> dict[str, Any]:
     texts, scores, attributes = task.out.temp(names[0]), task.out.temp(names[1]), task.out.temp(names[-1])
     dropped = Tally()
     keys = KeyCollector(task.config.dedup)
+    questions = benchmark_index(task.config.decontaminate)
     signatures = SignatureCollector(task.config.dedup, near=needs_signatures(task.config))
+    probes = ProbeCollector(task.config.canaries.documents)
     rows = 0
     try:
         with (
@@ -62,13 +69,16 @@ def decide_shard(task: DecideTask) -> dict[str, Any]:
             for documents in batches(_documents(task.documents)):
                 batch = sift(documents, task.config)
                 quality.add(batch)
-                for document, cleaned in zip(documents, batch.cleaned, strict=True):
-                    _decide(rows, document, cleaned, changed, decided, keys, signatures, dropped)
+                held = take_questions(batch.cleaned, questions)
+                for place, (document, cleaned) in enumerate(zip(documents, batch.cleaned, strict=True)):
+                    match = held.get(place)
+                    _decide(rows, document, cleaned, match, changed, decided, keys, signatures, probes, dropped)
                     rows += 1
         task.out.finish(names[0], texts)
         task.out.finish(names[1], scores)
         keys.write(task.out, task.name)
         signatures.write(task.out, task.name)
+        probes.write(task.out, task.name)
         facts = {"edits": quality.edits, "quality": rule_versions(task.config.quality)}
         return task.out.finish(names[-1], attributes, documents=rows, dropped=dropped.rows, **facts)
     finally:
@@ -88,10 +98,12 @@ def _decide(
     row: int,
     document: tuple[str, str, str, str, str],
     cleaned: Cleaned,
+    match: Match | None,
     changed: RowWriter,
     decided: RowWriter,
     keys: KeyCollector,
     signatures: SignatureCollector,
+    probes: ProbeCollector,
     dropped: Tally,
 ) -> None:
     identifier, text, _, domain, _ = document
@@ -105,6 +117,7 @@ def _decide(
         data = cleaned.text.encode()
         digest, bytes_out = xxhash.xxh3_128_digest(data), len(data)
         keys.add(row, identifier, domain, digest)
+        probes.add(signatures.documents, cleaned.lang, digest, cleaned.text, cleaned.units, bytes_out)
         signatures.add(row, identifier, domain, digest, data, len(cleaned.text))
         if cleaned.text != text:
             changed.add(row, cleaned.text, size=bytes_out)
@@ -115,8 +128,8 @@ def _decide(
         cleaned.version,
         float(cleaned.score),
         cleaned.detail,
-        "",
-        [],
+        match.item.name if match is not None else "",
+        [list(match.span)] if match is not None else [],
         cleaned.lang,
         cleaned.lang_share,
         domain,

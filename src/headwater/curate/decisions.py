@@ -20,8 +20,10 @@ from numpy.typing import NDArray
 
 from headwater.core.artifacts import SCRATCH
 from headwater.core.errors import InputError
+from headwater.core.jsonl import pretty_json
 from headwater.core.shards import ShardFolder
 from headwater.core.stage import StageContext
+from headwater.curate.canaries import measure_canaries
 from headwater.curate.config import CurateConfig, SplitConfig
 from headwater.curate.decide import DecideTask, decide_shard
 from headwater.curate.dedup.population import Population
@@ -40,10 +42,15 @@ from headwater.curate.near import (
     removals_of,
 )
 from headwater.curate.place import REMOVED_IDS, PlaceTask, place_shard, sorted_ids
+from headwater.curate.questions import benchmark_index
 from headwater.curate.split import Limits, limits, sides, split_numbers
 from headwater.curate.texts import CorpusTexts
+from headwater.curate.undo import without_rules
 
 Task = TypeVar("Task")
+CANARIES = "canaries.json"
+"""What canaries measured; decides nothing."""
+
 Shards = Sequence[tuple[str, Path]]
 
 
@@ -65,7 +72,9 @@ def decide_corpus(config: CurateConfig, shards: Shards, out: ShardFolder, contex
     """
     names = tuple(name for name, _ in shards)
     taken = takedown_ids(config.takedown)
-    tasks = [DecideTask(path, name, config, out) for name, path in shards]
+    alone = without_rules(config)
+    benchmark_index(alone.decontaminate)  # complains now of benchmarks that cannot be read
+    tasks = [DecideTask(path, name, alone, out) for name, path in shards]
     decided = run_all(decide_shard, tasks, "clean", context)
     partitions = 0
     if config.dedup.exact:
@@ -96,6 +105,8 @@ def decide_corpus(config: CurateConfig, shards: Shards, out: ShardFolder, contex
     if (len(removals) or len(cuts)) and not (near.folder / "texts.bin").exists():  # after a kill
         near.texts(_concerned(population, removals, cuts)).close()
     placed = run_all(place_shard, places, "settle", context)
+    if config.canaries.documents and out.done(CANARIES) is None:
+        out.write(CANARIES, pretty_json(measure_canaries(alone, near, removals)))
     return Outcome(decided, placed, limits_of, compared)
 
 

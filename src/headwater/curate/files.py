@@ -35,7 +35,7 @@ from headwater.curate.collect import QUARANTINE
 from headwater.curate.config import CollectConfig, CurateConfig, SourceConfig, SplitConfig
 from headwater.curate.consolidate import removed_rows, row_cuts, without
 from headwater.curate.decisions import decide_corpus
-from headwater.curate.identity import raw_inputs
+from headwater.curate.identity import curate_digests, raw_inputs
 from headwater.curate.report import curation_report
 from headwater.curate.stage import REPORT, collect_into, in_order
 from headwater.curate.texts import ChangedTexts
@@ -88,7 +88,7 @@ def curate_files(
         _STAGE,
         VERSION,
         [identity(collect), identity(config), options.rewrite_text],
-        {"raw": raw_inputs(collect)},
+        {"raw": raw_inputs(collect), **curate_digests(config)},
     )
     if (report := _finished(out, key, overwrite)) is not None:
         return report

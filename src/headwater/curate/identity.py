@@ -14,8 +14,8 @@ from pathlib import Path
 import xxhash
 
 from headwater.core.errors import InputError
-from headwater.core.rawinput import HashCache, hash_file
-from headwater.curate.config import CollectConfig, SourceConfig
+from headwater.core.rawinput import HashCache, hash_file, walk_files
+from headwater.curate.config import CollectConfig, CurateConfig, SourceConfig
 from headwater.curate.sources import source_files
 
 
@@ -34,6 +34,30 @@ def raw_inputs(config: CollectConfig, cache: HashCache | None = None) -> str:
 def raw_digests(config: CollectConfig, cache: HashCache | None = None) -> dict[str, str]:
     """Source name -> hash over its files, 32 hex digits each."""
     return {source.name: _source_digest(source, config.folder, cache) for source in config.sources}
+
+
+def curate_digests(config: CurateConfig, cache: HashCache | None = None) -> dict[str, str]:
+    """Role -> hash over the files that a `curate` section names: benchmarks, ids to take down, a classifier. Roles
+    without files are left out. Raises InputError for a file that is not there."""
+    classifier = config.quality.classifier.path
+    named = {
+        "benchmarks": config.decontaminate.paths,
+        "classifier": [classifier] if classifier is not None else [],
+        "takedown": [Path(name).expanduser() for name in config.takedown],
+    }
+    found: dict[str, str] = {}
+    for role, paths in named.items():
+        state = xxhash.xxh3_128()
+        for path in paths:
+            files = sorted(walk_files(path)) if path.is_dir() else [path]
+            if not path.exists() or not files:
+                raise InputError("no such file or folder" if not path.exists() else "no file in it", where=str(path))
+            for file in files:
+                relative = file.relative_to(path).as_posix() if path.is_dir() else file.name
+                state.update(os.fsencode(relative) + b"\0" + hash_file(file, cache).encode() + b"\n")
+        if paths:
+            found[f"files:{role}"] = state.hexdigest()
+    return found
 
 
 def _source_digest(source: SourceConfig, root: Path, cache: HashCache | None) -> str:

@@ -22,6 +22,7 @@ from headwater.core.artifacts import SCRATCH
 from headwater.core.files import disk_errors
 from headwater.core.shards import ShardFolder
 from headwater.core.stage import StageContext
+from headwater.curate.attributes import texts_name
 from headwater.curate.config import CurateConfig
 from headwater.curate.dedup.buckets import Chunk, chunks, read_chunks
 from headwater.curate.dedup.compare import Measure, score_pairs
@@ -33,7 +34,7 @@ from headwater.curate.dedup.runs import Pairs, merged
 from headwater.curate.dedup.settings import MEASURES, DedupSettings
 from headwater.curate.dedup.signatures import Signatures
 from headwater.curate.dedup.simhash import KEYS
-from headwater.curate.texts import CorpusTexts, FillTask, fill, mapped
+from headwater.curate.texts import CorpusTexts, FillTask, cleaned_texts, fill, mapped
 
 REMOVAL = np.dtype([("position", "<u4"), ("kept", "<u4"), ("rule", "u1"), ("score", "<f8")])
 CUT = np.dtype(
@@ -213,6 +214,19 @@ class NearDedup:
             end = int(offsets[self.population.bases[bases.index(task.base) + 1]])
             assert facts["bytes"] == end - task.at or task.at == end, f"{task.name}: texts of other sizes than noted"
         return CorpusTexts(self.folder)
+
+    def read_texts(self, positions: Sequence[int]) -> dict[int, str]:
+        """Cleaned texts of a few positions, from their shards."""
+        found: dict[int, str] = {}
+        wanted = np.array(sorted(positions), np.int64)
+        shards = np.searchsorted(self.population.bases, wanted, side="right") - 1
+        for ordinal in np.unique(shards).tolist():
+            mine = wanted[shards == ordinal]
+            rows = self.population.rows(ordinal, mine).astype(np.int64)
+            changed = self.out.dir / texts_name(self.population.shards[ordinal])
+            texts = (text for _, part in cleaned_texts(self.documents[ordinal], changed, rows) for text in part)
+            found |= {position: str(text, "utf-8") for position, text in zip(mine.tolist(), texts, strict=True)}
+        return found
 
     def scorer(self, texts: CorpusTexts) -> Callable[..., NDArray[np.float64]]:
         """Compares pairs of positions, in this process or, if there are many, in all workers."""

@@ -18,7 +18,7 @@ from headwater.core.artifacts import Artifact, ArtifactStore, fingerprint
 from headwater.core.jsonl import plain_json
 from headwater.core.locks import lock_owner
 from headwater.core.rawinput import HashCache
-from headwater.curate.identity import raw_digests
+from headwater.curate.identity import curate_digests, raw_digests
 from headwater.pipeline.schema import Recipe
 from headwater.pipeline.stages import STAGES, Stage
 
@@ -118,13 +118,19 @@ class Resolver:
                 return None
             else:
                 inputs[name] = resolved.fingerprint
-        return inputs
+        return {**inputs, **self.curate_files} if stage.name == "curate" else inputs
 
     @cached_property
     def raw_inputs(self) -> dict[str, str]:
         """Content hashes of the raw inputs, by source. Raises InputError for a source that is not there."""
         with HashCache(self.workspace) as cache:
             return {f"raw:{name}": digest for name, digest in raw_digests(self.recipe.collect, cache).items()}
+
+    @cached_property
+    def curate_files(self) -> dict[str, str]:
+        """Content hashes of the files that the `curate` section names. Raises InputError for one that is not there."""
+        with HashCache(self.workspace) as cache:
+            return curate_digests(self.recipe.curate, cache)
 
     def _artifact(self, stage: Stage, inputs: dict[str, str], key: str) -> Resolved:
         artifact = self.store.find(stage.name, key)

@@ -124,7 +124,7 @@ class CanaryConfig(Section):
     documents: int = field(32, kind="operational", unit="documents", ge=0)
     """Documents of each of Chinese and English that canaries are made of; 0 plants none."""
 
-    edits: tuple[float, ...] = field((0.01, 0.02, 0.05, 0.10), kind="operational", unit="ratio")
+    edits: tuple[float, ...] = field((0.01, 0.02, 0.03, 0.05, 0.10), kind="operational", unit="ratio")
     """Shares of units that are replaced."""
 
     @field_validator("edits")

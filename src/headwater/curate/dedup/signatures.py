@@ -60,6 +60,11 @@ class SignatureCollector:
         self._bits: list[NDArray[np.uint64]] = []
         self._units: list[NDArray[np.int32]] = []
 
+    @property
+    def documents(self) -> int:
+        """How many were added."""
+        return len(self._info)
+
     def add(self, row: int, identifier: str, domain: str, digest: bytes, data: bytes, characters: int) -> None:
         """One document: `digest` is the 128-bit hash of its text, `data` its text of so many characters, `identifier`
         32 hex digits."""
