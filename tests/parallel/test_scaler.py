@@ -17,7 +17,8 @@ INF, NAN = float("inf"), float("nan")
 
 
 def scaler(**config: float) -> DynamicScaler:
-    return DynamicScaler(LossScaleConfig(**config), CPU)  # type: ignore[arg-type]
+    group = dist.group.WORLD if dist.is_initialized() else None
+    return DynamicScaler(LossScaleConfig(**config), CPU, group)  # type: ignore[arg-type]
 
 
 def test_it_starts_with_the_numbers_people_know() -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import pytest
 from hypothesis import given
@@ -58,6 +59,25 @@ class Schema(Section):
     tagged: list[Annotated[Files | Environment, Field(discriminator="kind")]] = field(default_factory=list)
     mixture: dict[str, float] = field(default_factory=dict)
     name: str = field("")
+
+
+def _refuse(value: Any) -> Any:
+    raise ValueError(f"not {value}\n  mend: take 4")
+
+
+class Inner(Section):
+    scale: int = field(1)
+
+
+class Translating(Section):
+    VALUE_ALIASES: ClassVar[dict[str, tuple[str, Callable[[Any], Any]]]] = {
+        "fp16": ("precision", lambda on: "half" if on else None),
+        "fp16.enabled": ("precision", lambda on: "half" if on else None),
+        "fp16.power": ("inner.scale", lambda power: 2**power),
+        "strict": ("precision", _refuse),
+    }
+    precision: str = field("full")
+    inner: Inner = field(default_factory=Inner)
 
 
 def load(text: str, *overrides: str) -> Schema:
@@ -119,6 +139,19 @@ def test_aliases_and_flat_names_of_other_projects_reach_their_field() -> None:
     assert config.train.steps == 5
     assert config.train.optimizer == Optimizer(lr=1, weight_decay=0)
     assert config.train.zero == 3
+
+
+def test_an_alias_may_translate_its_value_say_nothing_or_refuse() -> None:
+    def loaded(text: str) -> Translating:
+        return loads_recipe(text, Translating, name="r.yaml").config
+
+    assert loaded("fp16: true").precision == "half"
+    assert loaded("fp16: false").precision == "full"
+    assert loaded("fp16: {enabled: true, power: 5}") == Translating(precision="half", inner=Inner(scale=32))
+    with pytest.raises(RecipeError, match="both set precision"):
+        loaded("fp16: true\nprecision: full\n")
+    with pytest.raises(RecipeError, match=r"r.yaml:1:1: strict: not 3\n  mend: take 4"):
+        loaded("strict: 3")
 
 
 def test_a_flat_name_and_a_block_that_set_different_fields_go_together() -> None:

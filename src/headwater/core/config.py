@@ -9,13 +9,16 @@ the result (it enters fingerprints) or *operational* when it does not (workers, 
         '''Remove documents whose text is byte-identical to an earlier one.'''
 
 `PATH_ALIASES` of a section maps another project's flat key to a nested field of ours, for example
-``{"weight_decay": "optimizer.weight_decay"}``.
+``{"weight_decay": "optimizer.weight_decay"}``. `VALUE_ALIASES` also translates the value, where others say the same
+thing in another way: ``{"fp16": ("precision", lambda on: "fp16" if on else None)}``; None says nothing, and a
+`ValueError` is shown at the key's place.
 
 This module imports nothing heavy: recipes load in milliseconds.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -36,7 +39,11 @@ class Section(BaseModel):
         protected_namespaces=(),
     )
 
+    SHORT: ClassVar[str] = ""
+    """Field that a plain value in place of the block stands for: `objective: mlm` is `objective: {name: mlm}`."""
+
     PATH_ALIASES: ClassVar[dict[str, str]] = {}
+    VALUE_ALIASES: ClassVar[dict[str, tuple[str, Callable[[Any], Any]]]] = {}
 
 
 def field(

@@ -74,6 +74,10 @@ class _Canonical:
                 return node
             items = [self.value(child, inner, None, (*path, place), None) for place, child in enumerate(node.value)]
             return Node(node.place, items, node.merge, node.written)
+        short = next((section for section in sections_of(annotation) if section.SHORT), None)
+        if short is not None and node.value is not None:
+            inside = Node(node.place, {short.SHORT: Node(node.place, node.value)}, True, node.written)
+            return self.block(inside, short, path, base)
         return self.leaf(node, annotation, info, path)
 
     def mapping(self, node: Node, annotation: Any, path: tuple, base: Node | None) -> Node:
@@ -124,10 +128,13 @@ class _Canonical:
     def block(self, node: Node, section: type[Section], path: tuple, base: Node | None) -> Node:
         names = names_of(section)
         gathered: dict[str, list[Node]] = {}
-        for written, child in self._pairs(node.value, names, ""):
+        for written, raw in self._pairs(node.value, names, section, ""):
             target = names.get(written)
             if target is None:
-                self.unknown(child, written, section, names, path)
+                self.unknown(raw, written, section, names, path)
+                continue
+            child = self.translated(raw, written, section, path)
+            if child is None:
                 continue
             name, _, rest = target.partition(".")
             gathered.setdefault(name, []).append(_wrap(rest, child, written))
@@ -141,14 +148,28 @@ class _Canonical:
                 result[name] = self.combine(result[name], ready, here) if name in result else ready
         return Node(node.place, result, node.merge, node.written)
 
-    def _pairs(self, value: dict[str, Node], names: dict[str, str], prefix: str) -> list[tuple[str, Node]]:
+    def translated(self, node: Node, written: str, section: type[Section], path: tuple) -> Node | None:
+        """The value in our words, where the key is another project's and its values are too; None: it says nothing."""
+        if written not in section.VALUE_ALIASES or isinstance(node.value, dict | list):
+            return node
+        try:
+            value = section.VALUE_ALIASES[written][1](node.value)
+        except ValueError as error:
+            what, _, mend = str(error).partition("\n  mend: ")
+            self.complain(node, (*path, written), f"{dotted((*path, written))}: {what}", mend)
+            return None
+        return None if value is None else Node(node.place, value, node.merge, node.written)
+
+    def _pairs(
+        self, value: dict[str, Node], names: dict[str, str], section: type[Section], prefix: str
+    ) -> list[tuple[str, Node]]:
         """The keys as written; a block that only dotted aliases know (`zero_optimization.stage`) is opened."""
         pairs: list[tuple[str, Node]] = []
         for key, child in value.items():
             name = f"{prefix}{key}"
             opens = isinstance(child.value, dict) and any(known.startswith(f"{name}.") for known in names)
-            if name not in names and opens:
-                pairs.extend(self._pairs(child.value, names, f"{name}."))
+            if opens and (name not in names or name in section.VALUE_ALIASES):
+                pairs.extend(self._pairs(child.value, names, section, f"{name}."))
             else:
                 pairs.append((name, child))
         return pairs

@@ -118,6 +118,7 @@ def choose_section(members: list[type[Section]], value: dict[str, Any]) -> type[
 def names_of(section: type[Section]) -> dict[str, str]:
     """Every key a block accepts, mapped to the dotted path of the field it sets, relative to the block."""
     names: dict[str, str] = dict(section.PATH_ALIASES)
+    names.update((alias, target) for alias, (target, _) in section.VALUE_ALIASES.items())
     for name, info in section.model_fields.items():
         for alias in field_aliases(info):
             names[alias] = name

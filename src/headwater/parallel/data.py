@@ -22,9 +22,12 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from headwater.parallel.mesh import Mesh
+from headwater.parallel.precision import Precision, sharding_policy
 
 
-def shard_data_parallel(stage: nn.Module, blocks: Iterable[nn.Module], mesh: Mesh, *, zero: int) -> None:
+def shard_data_parallel(
+    stage: nn.Module, blocks: Iterable[nn.Module], mesh: Mesh, *, zero: int, precision: Precision = "fp32"
+) -> None:
     """Wrap every block and then the rest of the stage, in place. Nothing to do where ranks hold no copies.
 
     Context-parallel ranks hold the same parameters too, so they share them as `dp_shard` ranks do. A pipeline runs many
@@ -34,10 +37,11 @@ def shard_data_parallel(stage: nn.Module, blocks: Iterable[nn.Module], mesh: Mes
     if replicate * shared == 1:
         return
     grid = mesh.submesh("dp_replicate", "fsdp") if replicate > 1 else mesh.submesh("fsdp")
+    policy = sharding_policy(precision)
     for block in blocks:
-        fully_shard(block, mesh=grid, reshard_after_forward=zero == 3 and mesh.size("pp") == 1)
+        fully_shard(block, mesh=grid, mp_policy=policy, reshard_after_forward=zero == 3 and mesh.size("pp") == 1)
     # The head is read by the loss, after the forward pass: what the root holds has to stay gathered.
-    fully_shard(stage, mesh=grid, reshard_after_forward=False)
+    fully_shard(stage, mesh=grid, mp_policy=sharding_policy("fp32"), reshard_after_forward=False)
     for module in fsdp_modules(stage):
         module.set_force_sum_reduction_for_comms(True)  # gloo cannot multiply while it reduces
         module.set_gradient_divide_factor(1.0)

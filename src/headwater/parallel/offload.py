@@ -41,7 +41,8 @@ class HostMemory(saved_tensors_hooks):
             if isinstance(packed, Tensor):
                 return packed
             device, host = packed
-            return host.to(device, non_blocking=True)
+            back = torch.empty_strided(host.size(), host.stride(), dtype=host.dtype, device=device)
+            return back.copy_(host, non_blocking=True)
 
         super().__init__(pack, unpack)
 
@@ -53,7 +54,9 @@ class HostMemory(saved_tensors_hooks):
         if known is not None and not known[0].expired():  # the weak reference keeps the storage's number from reuse
             return known[1]
         self.moved += tensor.nbytes
-        host = torch.empty(tensor.size(), dtype=tensor.dtype, device="cpu", pin_memory=tensor.is_cuda)
+        host = torch.empty_strided(  # compiled code counts on the strides
+            tensor.size(), tensor.stride(), dtype=tensor.dtype, device="cpu", pin_memory=tensor.is_cuda
+        )
         host.copy_(tensor, non_blocking=True)
         self._copies[key] = (storage, host)
         return host
@@ -69,7 +72,9 @@ class HostMemory(saved_tensors_hooks):
 
 def _worth_it(tensor: Tensor, least_bytes: int) -> bool:
     parameter = isinstance(tensor if tensor._base is None else tensor._base, nn.Parameter)
-    return not parameter and type(tensor) is Tensor and tensor.layout == torch.strided and tensor.nbytes >= least_bytes
+    if parameter or type(tensor) is not Tensor or tensor.layout != torch.strided or tensor.nbytes < least_bytes:
+        return False
+    return bool(torch.ops.aten.is_non_overlapping_and_dense(tensor))  # no expanded tensors, nor parts with gaps
 
 
 def offloaded(function: Callable[..., Any], least_bytes: int | None = None) -> Callable[..., Any]:

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -89,16 +88,43 @@ def checkpoint_layers(
     for name, layer in layers.items():
         if name in chosen:
             if mode == "full":
-                layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
+                layer.forward = _again(layer.forward)
             elif recompute.selective == "attention":
                 attention: Any = layer.self_attn
-                attention.attend = partial(checkpoint, attention.attend, use_reentrant=False)
+                attention.attend = _again(attention.attend)
             else:
-                contexts: Callable[[], tuple[Any, Any]] = (
-                    _reusable_contexts if split_backward else partial(create_selective_checkpoint_contexts, _policy)
-                )
-                layer.forward = partial(checkpoint, layer.forward, use_reentrant=False, context_fn=contexts)
+                layer.forward = (_again_in_parts if split_backward else _again_selectively)(layer.forward)
     return chosen
+
+
+# Plain functions, for torch.compile to look into: a `functools.partial` of `checkpoint` it would leave alone, and a
+# context function it wants to see by name.
+
+
+def _again(function: Callable[..., Any]) -> Callable[..., Any]:
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return checkpoint(function, *args, use_reentrant=False, **kwargs)
+
+    return wrapper
+
+
+def _again_selectively(function: Callable[..., Any]) -> Callable[..., Any]:
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return checkpoint(function, *args, use_reentrant=False, context_fn=_contexts, **kwargs)
+
+    return wrapper
+
+
+def _again_in_parts(function: Callable[..., Any]) -> Callable[..., Any]:
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return checkpoint(function, *args, use_reentrant=False, context_fn=_reusable_contexts, **kwargs)
+
+    return wrapper
+
+
+def _contexts() -> tuple[Any, Any]:
+    contexts: tuple[Any, Any] = create_selective_checkpoint_contexts(_policy)
+    return contexts
 
 
 def offload_layers(layers: Mapping[str, nn.Module] | nn.ModuleDict) -> None:

@@ -33,7 +33,7 @@ class DynamicScaler:
     """A loss scale that halves on overflow and doubles after a long time without.
 
     `scale`: what the loss is multiplied with now. `skipped`: steps skipped since the run began. All ranks hold the same
-    numbers. `group`: ranks to agree with; None: all of the default group, where there is one.
+    numbers. `group`: all ranks of the run, to agree with; None: this process alone.
     """
 
     def __init__(self, config: LossScaleConfig, device: torch.device, group: ProcessGroup | None = None) -> None:
@@ -58,7 +58,7 @@ class DynamicScaler:
                 by_kind.setdefault((local.device, local.dtype), []).append(local)
         for locals_ in by_kind.values():
             torch._amp_foreach_non_finite_check_and_unscale_(locals_, found, inverse)
-        if dist.is_initialized() and dist.get_world_size(self._group) > 1:
+        if self._group is not None:
             dist.all_reduce(found, dist.ReduceOp.MAX, self._group)
         return bool(found.item())
 
@@ -79,7 +79,7 @@ class DynamicScaler:
             raise LossScaleError(
                 f"gradients overflow fp16 even at a loss scale of {self.scale:g}, and {lower:g} is below the floor "
                 f"{config.min_scale:g}: training has diverged, or the step's data breaks it",
-                where=where or "train.loss_scale",
+                where=where or "train.scaler",
                 mend="look at the step's documents with `headwater trace`; a lower train.optimizer.lr, a longer "
                 "warm-up, model.qk_norm or train.precision: bf16 make it steadier; earlier checkpoints are intact",
             )

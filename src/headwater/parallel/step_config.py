@@ -7,7 +7,8 @@ In: plain values. Out: frozen sections that `train.config` nests. No torch is im
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal
 
 from pydantic import model_validator
 
@@ -40,10 +41,19 @@ class LossScaleConfig(Section):
         return self
 
 
+def _scaling(name: Any) -> Any:
+    """torchao's and torchtitan's names of recipes."""
+    return {"tensorwise": "tensor", "rowwise": "row"}.get(name, name)
+
+
 class Float8Config(Section):
     """How `precision: fp8` scales: forward operands in e4m3, gradients in e5m2, scales from the tensors at hand."""
 
-    scaling: Literal["tensor", "row"] = field("tensor", aliases=("recipe", "recipe_name", "granularity"))
+    VALUE_ALIASES: ClassVar[dict[str, tuple[str, Callable[[Any], Any]]]] = {
+        **dict.fromkeys(("recipe", "recipe_name"), ("scaling", _scaling)),
+    }
+
+    scaling: Literal["tensor", "row"] = field("tensor", aliases=("granularity",))
     """`tensor`: one scale a tensor; `row`: one for each row of each operand, along the dimension that is summed over,
     which bears outliers better and costs a little time."""
 
@@ -70,3 +80,8 @@ class RecomputeConfig(Section):
     )  # fmt: skip
     """Keep what layers save for the backward pass in host memory, pinned on CUDA: with `full` each layer's input, with
     `none` all of it, with `selective` what is not the result of a kept operation."""
+
+    @property
+    def chooses(self) -> bool:
+        """Whether it says anything of what is computed again."""
+        return self.every != 1 or self.num_layers is not None or self.selective != "per_op"

@@ -31,8 +31,9 @@ class Executor(Protocol):
     """How the micro-batches of a step are run. Sums are float64 (float32 on MPS), this rank's own: 0 where the loss
     is made by another pipeline stage, and the same on all tensor-parallel ranks."""
 
-    def run(self, batch: Batch, predicted: int) -> Tensor:
-        """Forward and backward; gradients are complete afterwards. [nats, weighted z-loss]."""
+    def run(self, batch: Batch, divisor: float) -> Tensor:
+        """Forward and backward of the loss's sum over `divisor`; gradients are complete afterwards. [nats, weighted
+        z-loss]."""
 
     def evaluate(self, batch: Batch) -> Tensor:
         """Forward only: [nats]. The model keeps no state of it."""
@@ -44,7 +45,7 @@ class Accumulator:
     def __init__(self, stage: Decoder, forward: Forward, mesh: Mesh, *, micro_batch: int) -> None:
         self._stage, self._forward, self._mesh, self._micro_batch = stage, forward, mesh, micro_batch
 
-    def run(self, batch: Batch, predicted: int) -> Tensor:
+    def run(self, batch: Batch, divisor: float) -> Tensor:
         device = self._mesh.device
         sums = torch.zeros(2, dtype=wide_dtype(device), device=device)
         for start in range(0, batch.rows, self._micro_batch):
@@ -57,7 +58,7 @@ class Accumulator:
             )
             part = batch.part(start, start + self._micro_batch, device)
             result = self._forward(self._stage, part)
-            (result.total / predicted).backward()
+            (result.total / divisor).backward()
             sums += torch.stack((result.nats, result.total.detach() - result.nats))
         return sums
 

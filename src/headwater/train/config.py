@@ -16,6 +16,14 @@ from typing import ClassVar, Literal
 from pydantic import model_validator
 
 from headwater.core.config import Section, field
+from headwater.parallel.step_config import Float8Config, LossScaleConfig, RecomputeConfig
+from headwater.train.aliases import (
+    PRECISION_ALIASES,
+    RECOMPUTE_ALIASES,
+    RECOMPUTE_PATHS,
+    SCALER_PATHS,
+    Translation,
+)
 
 DecayShape = Literal["linear", "cosine", "one_minus_sqrt", "exponential"]
 
@@ -234,7 +242,10 @@ class TrainConfig(Section):
         **dict.fromkeys(("save_interval", "save_steps", "save_every", "checkpoint_every"), "checkpoint.every"),
         "save_total_limit": "checkpoint.keep",
         **dict.fromkeys(("eval_interval", "eval_steps"), "validation.every"),
+        **SCALER_PATHS,
+        **RECOMPUTE_PATHS,
     }
+    VALUE_ALIASES: ClassVar[dict[str, Translation]] = {**PRECISION_ALIASES, **RECOMPUTE_ALIASES}
 
     tokens: int | None = field(None, aliases=("total_tokens", "max_tokens", "train_tokens"), gt=0, unit="tokens")
     """Tokens to train on, rounded up to whole steps."""
@@ -282,9 +293,18 @@ class TrainConfig(Section):
     document_mask: bool = field(True, aliases=("reset_attention_mask",))
     """Attention stays inside a document and positions restart with each; off: a window is one text."""
 
-    precision: Literal["auto", "fp32", "bf16"] = field("auto", aliases=("mixed_precision",))
-    """Arithmetic of matrix products: `bf16` by autocast with fp32 weights, or `fp32`; `auto`: bf16 where the
-    device has it (and, on a CPU, the model is at least 128 wide), else fp32."""
+    precision: Literal["auto", "fp32", "tf32", "bf16", "fp16", "fp8"] = field("auto", aliases=("mixed_precision",))
+    """Arithmetic of matrix products; weights, gradients and optimizer state are fp32. `bf16` and `fp16` by autocast,
+    `fp16` with a dynamic loss scale (`scaler`), `fp8` in the blocks' projections with bf16 around them (`float8`),
+    `tf32` on NVIDIA's tensor cores. `auto`: bf16 where the device has it (and, on a CPU, the model is at least 128
+    wide), else fp16 on a GPU with tensor cores, else fp32. What the device lacks is refused. `fp16: true` and the like
+    mean the same."""
+
+    scaler: LossScaleConfig = field(default_factory=LossScaleConfig, aliases=("grad_scaler", "loss_scaler"))
+    """The loss scale of `precision: fp16`."""
+
+    float8: Float8Config = field(default_factory=Float8Config)
+    """Scaling of `precision: fp8`."""
 
     averaging: AveragingConfig = field(default_factory=AveragingConfig)
     """Weight averaging."""
@@ -299,10 +319,14 @@ class TrainConfig(Section):
     """Compile the model with torch.compile (needs a C++ compiler; the first step takes up to a minute)."""
 
     activation_checkpointing: Literal["none", "selective", "full"] = field(
-        "none", kind="operational", aliases=("gradient_checkpointing", "recompute_granularity")
-    )
-    """Memory against time in the backward pass: `full` recomputes each layer, `selective` keeps the results of
-    matrix products and attention and recomputes the rest."""
+        "none", kind="operational",
+        aliases=("gradient_checkpointing", "recompute_granularity", "activations_checkpoint_granularity"),
+    )  # fmt: skip
+    """Memory against time in the backward pass: `full` recomputes each layer, `selective` part of it (`recompute`
+    says which part, and of which layers)."""
+
+    recompute: RecomputeConfig = field(default_factory=RecomputeConfig, kind="operational")
+    """Which layers `activation_checkpointing` applies to, what of them, and where the rest waits."""
 
     dry_run: bool = field(True, kind="operational")
     """Before step one, run forward and backward once at the largest shape, so that too little memory shows at once."""
@@ -318,13 +342,22 @@ class TrainConfig(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _accept_booleans(cls, data: object) -> object:
-        """`gradient_checkpointing: true` is what other trainers write for `full`."""
+    def _accept_other_words(cls, data: object) -> object:
+        """From Python too, `activation_checkpointing=True` and `precision="bf16-mixed"` are understood."""
         if isinstance(data, dict):
-            for name in ("activation_checkpointing", "gradient_checkpointing"):
-                if isinstance(data.get(name), bool):
-                    data = {**data, name: "full" if data[name] else "none"}
+            for name in ("precision", "activation_checkpointing"):
+                if name in data:
+                    data = {**data, name: cls.VALUE_ALIASES[name][1](data[name])}
         return data
+
+    @model_validator(mode="after")
+    def _check_recompute(self) -> TrainConfig:
+        if self.activation_checkpointing == "none" and self.recompute.chooses:
+            raise ValueError(
+                "recompute says which layers are computed again, but activation_checkpointing is none"
+                "\n  mend: set activation_checkpointing to selective or full"
+            )
+        return self
 
     @model_validator(mode="after")
     def _check_length(self) -> TrainConfig:

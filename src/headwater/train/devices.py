@@ -1,4 +1,4 @@
-"""The machine a run trains on: device, precision, free memory, peak speed, what is in use.
+"""The machine a run trains on: device, free memory, peak speed, what is in use.
 
 In: the wish from the recipe. Out: torch's device and facts about it. Limits are named, never worked around silently.
 
@@ -14,19 +14,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
 
 import torch
 import torch.utils.deterministic as deterministic
 
 from headwater.core.errors import HeadwaterError, RecipeError
+from headwater.parallel.precision import Precision
 from headwater.train.config import TrainConfig
-
-Precision = Literal["fp32", "bf16"]
-
-CPU_BF16_WIDTH = 128
-"""Narrower matrices are bound by calls, not by arithmetic. At width 192 a step in bf16 took 0.53 to 0.57 of fp32's time
-(3.4 M parameters, 8,192 tokens, 1 thread of an EPYC with AVX512_BF16)."""
 
 
 def choose_device(wish: str) -> torch.device:
@@ -39,31 +33,6 @@ def choose_device(wish: str) -> torch.device:
             f"there is no {wish} device here", where="train.device", mend="set train.device to auto or cpu"
         )
     return torch.device(wish, 0) if wish == "cuda" else torch.device(wish)
-
-
-def choose_precision(wish: str, device: torch.device, width: int) -> tuple[Precision, str]:
-    """(precision, why) for a model of `width` (hidden_size). RecipeError for bf16 on a CUDA device without it."""
-    native = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-    if wish == "auto":
-        if native:
-            return "bf16", "the GPU has it"
-        if device.type == "cpu" and cpu_has_bf16():
-            if width >= CPU_BF16_WIDTH:
-                return "bf16", "this CPU multiplies matrices in it, about 1.7 times as fast as fp32"
-            return "fp32", f"a model less than {CPU_BF16_WIDTH} wide gains nothing from bf16"
-        return "fp32", f"this {device.type} has no bf16 arithmetic"
-    if wish == "bf16" and device.type == "cuda" and not native:
-        raise RecipeError(
-            f"{torch.cuda.get_device_name(device)} has no bf16 arithmetic",
-            where="train.precision",
-            mend="set train.precision to fp32",
-        )
-    return ("bf16" if wish == "bf16" else "fp32"), "as the recipe says"
-
-
-def cpu_has_bf16() -> bool:
-    """Whether the CPU has instructions for bf16 products; without them bf16 is emulated and slow."""
-    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 
 
 def device_limits(device: torch.device, config: TrainConfig) -> list[str]:
@@ -136,20 +105,15 @@ def gpu_utilisation(device: torch.device) -> float | None:
 
 
 def peak_flops(device: torch.device, precision: Precision) -> float | None:
-    """Dense peak in FLOP/s from the hardware catalogue; None where the part is not in it.
-
-    In fp32 the peak is TF32's where PyTorch is allowed to use it, which by default it is not.
-    """
+    """Dense peak in FLOP/s from the hardware catalogue; None where the part is not in it."""
     if device.type != "cuda":
         return None
     from headwater.plan.hardware import accelerator
 
-    tf32 = torch.backends.cuda.matmul.allow_tf32
-    kind = "bf16" if precision == "bf16" else "tf32" if tf32 else "fp32"
     name = torch.cuda.get_device_name(device).lower()
     for part in re.findall(r"[a-z]+\d+[a-z]*", name):
         try:
-            return accelerator(part).peak_flops(kind)
+            return accelerator(part).peak_flops(precision)
         except HeadwaterError:
             continue
     return None

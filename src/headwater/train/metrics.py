@@ -34,6 +34,7 @@ class MetricsCallback(Callback):
         self._config = config
         self._average = MovingAverage(min(config.smoothing, max(1, steps // 10)))
         self._domain_tokens: dict[str, int] = {}
+        self._skipped = 0
         self._record: MetricsRecord | None = None
         self._console: ConsoleSink | None = None
         self._prometheus: PrometheusSink | None = None
@@ -55,7 +56,9 @@ class MetricsCallback(Callback):
             trainer.reporter.info(f"metrics at {self._prometheus.url}")
 
     def after_step(self, trainer: Trainer, outcome: StepOutcome) -> None:
-        self._average.add(outcome.loss)
+        if math.isfinite(outcome.loss):  # a skipped step of fp16 may have none
+            self._average.add(outcome.loss)
+        self._skipped += outcome.skipped
         for domain, tokens in outcome.domain_tokens.items():
             self._domain_tokens[domain] = self._domain_tokens.get(domain, 0) + tokens
         wanted = trainer.step == 1 or due(trainer.step, self._config.every, trainer.steps)
@@ -96,6 +99,8 @@ class MetricsCallback(Callback):
         }
         if outcome.z_loss is not None:
             line["z_loss"] = outcome.z_loss
+        if outcome.loss_scale is not None:
+            line |= {"loss_scale": outcome.loss_scale, "skipped_steps": self._skipped}
         if self._peak is not None:
             peak = self._peak * trainer.module.mesh.world
             line["mfu"] = trainer.module.flops_per_token(outcome.seq_len) * throughput / peak
@@ -116,8 +121,9 @@ class MetricsCallback(Callback):
         self._console = self._prometheus = self._record = None
 
     def state_dict(self) -> dict[str, Any]:
-        return {"average": self._average.state_dict(), "domain_tokens": self._domain_tokens}
+        return {"average": self._average.state_dict(), "domain_tokens": self._domain_tokens, "skipped": self._skipped}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._average.load_state_dict(state["average"])
         self._domain_tokens = dict(state["domain_tokens"])
+        self._skipped = int(state.get("skipped", 0))

@@ -53,7 +53,7 @@ class PipelineExecutor:
             tied=config.tie_word_embeddings,
         )
 
-    def run(self, batch: Batch, predicted: int) -> Tensor:
+    def run(self, batch: Batch, divisor: float) -> Tensor:
         """See `Executor`. RecipeError for rows that do not make whole micro-batches."""
         if batch.rows % self._micro_batch:
             raise RecipeError(
@@ -65,7 +65,7 @@ class PipelineExecutor:
 
         def loss(stage: nn.Module, hidden: Tensor, part: Columns) -> tuple[Tensor, Tensor]:
             result = self._loss(stage, hidden, part.targets)
-            return result.total / predicted, torch.stack((result.nats, result.total.detach() - result.nats))
+            return result.total / divisor, torch.stack((result.nats, result.total.detach() - result.nats))
 
         parts = self._parts(batch, self._micro_batch)
         return self._pipeline.forward_backward(parts, self._hidden, loss, figures=2)

@@ -34,6 +34,7 @@ from headwater.parallel.config import ParallelConfig
 from headwater.parallel.context import context_decision
 from headwater.parallel.environment import World
 from headwater.parallel.mesh import Mesh
+from headwater.parallel.precision import choose_precision, matrix_products
 from headwater.tokenizer import Tokenizer
 from headwater.train import announce, devices, estimate
 from headwater.train.callbacks import Callback
@@ -190,7 +191,7 @@ class _Run:
         self.model = model.with_vocab_size(self.tokenizer.vocab_size)
         self.plan = plan_run(config)
         self._check_lengths()
-        self.precision, precision_why = devices.choose_precision(config.precision, self.device, self.model.hidden_size)
+        self.precision, precision_why = choose_precision(config.precision, self.device, self.model.hidden_size)
         self.micro_batch, micro_why = estimate.choose_micro_batch(
             mesh.config,
             self.model,
@@ -284,7 +285,7 @@ class _Run:
             reporter=self.reporter,
             ranks=self.ranks,
         )
-        with devices.determinism(self.config.deterministic, self.device):
+        with devices.determinism(self.config.deterministic, self.device), matrix_products(self.precision):
             if self.config.dry_run:
                 seconds = announce.dry_run(module, self.plan)
             self._resume(trainer)

@@ -30,6 +30,7 @@ from headwater.parallel.context import Columns, context_of, take_columns
 from headwater.parallel.data import reshard
 from headwater.parallel.gradients import global_norm, scale_, settle
 from headwater.parallel.mesh import Mesh
+from headwater.parallel.precision import Precision
 from headwater.parallel.slices import copy_full_
 from headwater.parallel.stages import least_micro_batches
 from headwater.parallel.vocab import sharded_cross_entropy
@@ -38,7 +39,8 @@ from headwater.train.accumulate import Accumulator, Executor, wide_dtype
 from headwater.train.averaging import build_averaging
 from headwater.train.batch import Batch
 from headwater.train.config import TrainConfig
-from headwater.train.devices import Precision, free_memory_bytes, synchronise
+from headwater.train.devices import free_memory_bytes, synchronise
+from headwater.train.numerics import Numerics
 from headwater.train.optimizers import (
     build_optimizer,
     load_state_tensors,
@@ -46,36 +48,17 @@ from headwater.train.optimizers import (
     set_lr_factor,
     state_tensors,
 )
+from headwater.train.outcome import StepOutcome
 from headwater.train.pipelined import PipelineExecutor
 
 WEIGHTS = "weights."
 OPTIMIZER = "optimizer."
 AVERAGE = "average."
+SCALER = "scaler."
 
 
 class NonFiniteError(HeadwaterError):
     """Loss or gradient is NaN or infinite; nothing has been updated with it."""
-
-
-@dataclass(frozen=True, slots=True)
-class StepOutcome:
-    """What a step did, over all ranks. `loss` is the cross-entropy in nats per predicted token; `z_loss` its weighted
-    companion, None where it is off; `lr` that of the optimizer's first group; `clip_factor` what the gradient was
-    multiplied with.
-    """
-
-    loss: float
-    z_loss: float | None
-    tokens: int
-    seq_len: int
-    predicted_tokens: int
-    grad_norm: float
-    clip_factor: float
-    lr: float
-    bits_per_byte: float | None
-    domain_tokens: dict[str, int]
-    forward_backward_seconds: float
-    optimizer_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +90,10 @@ class TrainModule:
         self.precision: Precision = precision
         self.micro_batch = micro_batch
         self._config = config
+        self.numerics = Numerics(precision, config.scaler, mesh)
         self._parameters = named_parameters(*self.stages)
         self._context = context_of(mesh, self.stages[0].config)
-        self.optimizer = build_optimizer(config.optimizer, *self.stages, bf16=precision == "bf16")
+        self.optimizer = build_optimizer(config.optimizer, *self.stages, bf16=self.numerics.is_bf16)
         self.averaging = build_averaging(config.averaging, self._parameters)
         self._executor: Executor
         if mesh.size("pp") == 1:
@@ -139,6 +123,9 @@ class TrainModule:
         options = ParallelOptions(
             zero=mesh.config.zero,
             activation_checkpointing=config.activation_checkpointing,
+            recompute=config.recompute,
+            precision=precision,
+            float8=config.float8,
             compile=config.compile,
         )
         stages = build_stages(model, mesh, options, seed)
@@ -166,8 +153,9 @@ class TrainModule:
     def train_step(self, step: int, batch: Batch, *, lr_factor: float) -> StepOutcome:
         """One optimizer step over all rows of `batch` and of the other ranks' batches.
 
-        Raises, on all ranks, NonFiniteError, before any weight has changed, if the loss or the gradient is not finite;
-        InputError for a step without a single predicted token.
+        Raises, on all ranks, NonFiniteError, before any weight has changed, if the loss or the gradient is not finite
+        (in fp16 the step is skipped, until the loss scale reaches its floor: LossScaleError); InputError for a step
+        without a single predicted token.
         """
         started = time.perf_counter()
         totals = self._totals(batch)
@@ -180,12 +168,15 @@ class TrainModule:
         nats, penalty = self._accumulate(batch, totals.predicted)
         loss, z_loss = nats / totals.predicted, penalty / totals.predicted
         forward_backward = time.perf_counter() - started
-        norm, clip_factor = self._clip(step, loss)
+        loss_scale, skipped = self.numerics.loss_scale, self.numerics.unscale_(self._parameters.values())
+        norm, clip_factor = (math.inf, 0.0) if skipped else self._clip(step, loss)
         set_lr_factor(self.optimizer, lr_factor)
-        self.optimizer.step()
+        if not skipped:
+            self.optimizer.step()
+            if self.averaging is not None:
+                self.averaging.update(step)
         self.optimizer.zero_grad(set_to_none=True)
-        if self.averaging is not None:
-            self.averaging.update(step)
+        self.numerics.update(step, overflow=skipped)
         synchronise(self.device)
         return StepOutcome(
             loss=loss,
@@ -200,6 +191,8 @@ class TrainModule:
             domain_tokens=totals.domain_tokens,
             forward_backward_seconds=forward_backward,
             optimizer_seconds=time.perf_counter() - started - forward_backward,
+            loss_scale=loss_scale,
+            skipped=skipped,
         )
 
     def _totals(self, batch: Batch) -> _Totals:
@@ -221,7 +214,7 @@ class TrainModule:
     def _accumulate(self, batch: Batch, predicted: int) -> tuple[float, float]:
         """Forward and backward; gradients of the mean over `predicted` tokens. Global sums of nats and of the weighted
         z-loss."""
-        sums = self._everywhere(self._executor.run(batch, predicted))
+        sums = self._everywhere(self._executor.run(batch, self.numerics.divisor(predicted)))
         settle(self._parameters.values(), self.mesh)
         nats, penalty = sums.tolist()
         return nats, penalty
@@ -244,13 +237,13 @@ class TrainModule:
 
     def _hidden(self, stage: Decoder, stream: Tensor, own: Columns) -> Tensor:
         """A stage's output for its input: tokens, or the output of the stage before."""
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
+        with self.numerics.autocast():
             hidden: Tensor = stage(stream, own.positions, own.layout)
         return hidden
 
     def _loss(self, stage: Decoder, hidden: Tensor, targets: Tensor) -> CrossEntropy:
         """Sums over the predicted tokens, from the last layer's hidden states."""
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
+        with self.numerics.autocast():
             return sharded_cross_entropy(
                 hidden,
                 stage.lm_head_weight,
@@ -377,7 +370,7 @@ class TrainModule:
         tensors |= {OPTIMIZER + key: t for key, t in state_tensors(self.optimizer, self._parameters).items()}
         if self.averaging is not None:
             tensors |= {AVERAGE + key: t for key, t in self.averaging.tensors().items()}
-        return tensors
+        return tensors | {SCALER + key: t for key, t in self.numerics.state_tensors().items()}
 
     @torch.no_grad()
     def load_state_tensors(self, tensors: dict[str, Tensor]) -> None:
@@ -386,8 +379,9 @@ class TrainModule:
             copy_full_(parameter, tensors[WEIGHTS + name])
         by_prefix = {
             prefix: {k.removeprefix(prefix): t for k, t in tensors.items() if k.startswith(prefix)}
-            for prefix in (OPTIMIZER, AVERAGE)
+            for prefix in (OPTIMIZER, AVERAGE, SCALER)
         }
         load_state_tensors(self.optimizer, self._parameters, by_prefix[OPTIMIZER])
         if self.averaging is not None:
             self.averaging.load_tensors(by_prefix[AVERAGE])
+        self.numerics.load_state_tensors(by_prefix[SCALER])
