@@ -93,14 +93,15 @@ def command(
         )
     finally:
         executor.close()
-    finish({"out": str(folder), **report}, _lines(folder, report), as_json=json_)
+    finish({"out": str(folder), **report}, report_lines(folder, report), as_json=json_)
 
 
 SMALL_BYTES = 4 << 20
 """Input below this is done in this process: starting workers would take longer."""
 
 
-def _lines(folder: Path, report: dict[str, Any]) -> str:
+def report_lines(folder: Path, report: dict[str, Any]) -> str:
+    """What a run on files did, for people."""
     lines = [f"{'':<28} {'documents':>12} {'bytes':>16} {'units':>14}", _row("came in", report["in"])]
     lines += [_row(f"dropped: {rule}", lost) for rule, lost in sorted(report["dropped"].items())]
     lines.append(_row("kept", report["out"]))

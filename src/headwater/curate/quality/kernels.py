@@ -164,7 +164,7 @@ def _repetition(prefix: Any, before: Any, count: Any, widths: Any, work: Any, st
 def scan(data: Any, offsets: Any, table: Any, marks: Any, stops: Any, out: Any) -> None:
     """Fill `out`, float64 [texts, columns], zeros before. `table` has the class of each code point, `marks` its bits,
     `stops` hashes of frequent words, an open table of 1024 slots."""
-    most = 0
+    most: Any = 0
     for number in range(offsets.size - 1):
         most = max(most, offsets[number + 1] - offsets[number])
     places = min(most // 2 + 2, MOST_UNITS + 1)
@@ -184,7 +184,7 @@ def scan(data: Any, offsets: Any, table: Any, marks: Any, stops: Any, out: Any) 
             stamps, size, stamp, out[number],
         )  # fmt: skip
         row = out[number]
-        looked = min(np.int64(row[_UNITS]), MOST_UNITS)
+        looked: Any = min(np.int64(row[_UNITS]), MOST_UNITS)
         if looked > 0:
             cjk = row[_HAN] + row[_KANA] + row[_HANGUL]
             script = 1 if cjk > 1.6 * row[_WORDS] else 0
@@ -205,7 +205,9 @@ def _scan_text(
     inside = alphabetic = False  # in a word; one that has a letter
     word = np.uint64(0)
     word_length = 0
-    last_kind, last_point, run = 0, -1, 0
+    last_kind: Any = 0
+    last_point: Any = -1
+    run = 0
     line = paragraph = np.uint64(0)
     line_length = line_content = 0  # characters of the line, and those up to the last that is no space
     first_point = end_point = before_end = -1  # of the line: first, last and last but one that are no space
@@ -214,7 +216,8 @@ def _scan_text(
     frequent = np.uint64(0)
     at = begin
     while at <= end:
-        point, width = 10, 1  # a line end after the last character closes line, word and paragraph
+        point: Any = 10
+        width: Any = 1  # a line end after the last character closes line, word and paragraph
         if at < end:
             point = np.int64(data[at])
             if point >= 0x80:

@@ -136,7 +136,8 @@ class Verdicts:
         low, high = self.rules[number].limits[kind]
         score = self.scores[text, number]
         limit = f"under {low:g}" if score < low else f"over {high:g}"
-        return f"{self.rules[number].says.splitlines()[0].rstrip('.')}: {score:g}, {limit} ({kind})"
+        what = self.rules[number].says.partition(". ")[0].rstrip(".")
+        return f"{what}: {score:g}, {limit} ({kind})"
 
 
 def judge(statistics: Statistics, rules: Sequence[Rule]) -> Verdicts:

@@ -46,7 +46,7 @@ def digits(s: Statistics) -> Numbers:
 def generated(s: Statistics) -> Numbers:
     """Lines at the beginning that say the file was generated or is not to be edited."""
     found = np.zeros(len(s))
-    for number in np.flatnonzero(s.kinds == CODE):
+    for number in np.flatnonzero(s.kinds == CODE).tolist():
         found[number] = len(_GENERATED.findall(s.texts[number][:_HEAD_CHARACTERS]))
     return found
 

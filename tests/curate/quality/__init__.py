@@ -1,0 +1,1 @@
+"""Tests of the quality rules and the classifier."""
