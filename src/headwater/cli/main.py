@@ -112,6 +112,8 @@ def run_command(arguments: Sequence[str]) -> int:
     except HeadwaterError as failure:
         if debug:
             traceback.print_exc()
+        if _another_speaks(failure):
+            return failure.exit_code
         error = _error(failure.what, failure.where, failure.mend)
         problems = getattr(failure, "problems", None)
         if problems is not None:
@@ -145,6 +147,14 @@ def run_command(arguments: Sequence[str]) -> int:
             )
             return _fail(error, 2, as_json)
         return _fail(_fault(failure), 1, as_json)
+
+
+def _another_speaks(failure: HeadwaterError) -> bool:
+    """Under torchrun or srun every process runs the command, and what all of them find wrong is said by the first."""
+    from headwater.parallel.watchdog import RanksLostError
+    from headwater.pipeline.ranks import following
+
+    return following() and not isinstance(failure, RanksLostError)
 
 
 def _error(what: str, where: str, mend: str) -> dict[str, Any]:

@@ -25,9 +25,12 @@ def command(
 
     Stages that are up to date are skipped, a partial one goes on where it stopped.
     """
+    from headwater.pipeline.ranks import following
     from headwater.pipeline.runner import run
     from headwater.pipeline.summary import summary, summary_text
 
     result = run(recipe, workspace=workspace, only=only, overrides=set_ or (), reporter=make_reporter(quiet=quiet))
+    if following():  # a rank whose first one speaks for all
+        return
     facts = {**result.to_json(), "summary": summary(result)}
     finish(facts, summary_text(facts), as_json=json_)

@@ -47,16 +47,20 @@ def command(
 ) -> None:
     """Train a model, or go on training it.
 
-    On files, `--set model.hidden_size=256 --set train.tokens=1e7` and the like change the settings.
+    A layout of several ranks is started on this machine, or joined under torchrun and srun. On files,
+    `--set model.hidden_size=256 --set train.tokens=1e7` and the like change the settings.
     """
-    reporter = make_reporter(quiet=quiet)
+    from headwater.pipeline.ranks import following
+
+    reporter = make_reporter(quiet=quiet or following())
     if is_recipe(target):
         from headwater.pipeline.runner import run
 
         refuse("--out", out is not None, "goes with files; a recipe's runs go into its workspace")
         refuse("--tokenizer", tokenizer is not None, "goes with files; a recipe trains its own")
         result = run(target, workspace=workspace, until="train", overrides=set_ or (), reporter=reporter)
-        finish(result.to_json(), stage_lines(result), as_json=json_)
+        if not following():
+            finish(result.to_json(), stage_lines(result), as_json=json_)
         return
 
     from headwater.pipeline.training import train_files
@@ -69,6 +73,8 @@ def command(
         tokenizer = target / "tokenizer"
     folder = require_out(out, "the run")
     done = train_files(default_recipe(set_), dataset, tokenizer, folder, reporter)
+    if following():
+        return
     facts = {"run": str(done.path), **done.final_record}
     lines = f"run       {done.path}\nexport it headwater export {shlex.quote(str(done.path))} --out MODEL"
     finish(facts, lines, as_json=json_)

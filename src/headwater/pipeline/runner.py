@@ -21,10 +21,14 @@ from headwater.core.recipe import Loaded, RecipeProblems
 from headwater.core.stage import StageContext
 from headwater.pipeline.checks import missing_to_run
 from headwater.pipeline.report import update_report
+from headwater.pipeline.ranks import following
 from headwater.pipeline.resolve import Resolved, Resolver, brief_counts, run_path
 from headwater.pipeline.schema import Recipe, load
 from headwater.pipeline.stages import BY_NAME, STAGES, Stage, find_stage
 from headwater.pipeline.stages import load as load_entry
+
+FOLLOW_SECONDS = 0.5
+"""How often a rank looks whether the first one is done with a stage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +114,7 @@ def run(
     """
     started = time.monotonic()
     loaded = recipe if isinstance(recipe, Loaded) else load(recipe, overrides)
-    reporter = reporter or Reporter()
+    reporter = (reporter or Reporter()) if not following() else Reporter(quiet=True)
     folder = Path(workspace if workspace is not None else loaded.config.workspace)
     wanted = _wanted(only, until)
     problems = missing_to_run(loaded)
@@ -118,13 +122,21 @@ def run(
         raise RecipeProblems(problems, loaded.source)
     walk = _Walk(loaded, folder, reporter)
     try:
-        results = tuple(walk.visit(stage, only) for stage in STAGES if stage.name in wanted)
+        visit = walk.follow if following() else walk.visit
+        results = tuple(visit(stage, only) for stage in STAGES if stage.name in wanted and _ours(stage))
     finally:
         walk.close()
+    if following():
+        return RunResult(loaded.source, folder, results, time.monotonic() - started, walk.known)
     if any(result.action != "up_to_date" for result in results):
         update_report(loaded.config, walk.every_stage())
     results = tuple(result for result in results if only is None or result.stage == only)
     return RunResult(loaded.source, folder, results, time.monotonic() - started, walk.known)
+
+
+def _ours(stage: Stage) -> bool:
+    """Whether this process has a part in a stage: ranks of a launcher other than the first are there for training."""
+    return not following() or STAGES.index(stage) <= STAGES.index(BY_NAME["train"])
 
 
 def _wanted(only: str | None, until: str | None) -> set[str]:
@@ -171,6 +183,19 @@ class _Walk:
             if stage.name not in found:
                 found[stage.name] = self.resolver.resolve(stage, found)
         return found
+
+    def follow(self, stage: Stage, only: str | None) -> StageResult:
+        """As `visit`, by a rank other than the first: it takes part in training, and waits for what the first makes.
+        The launcher ends it if the first fails."""
+        started = time.monotonic()
+        resolved = self.resolver.resolve(stage, self.known)
+        if stage.name == "train" and not resolved.done:
+            self._build(stage, resolved)
+        while not resolved.done:
+            time.sleep(FOLLOW_SECONDS)
+            resolved = self.resolver.resolve(stage, self.known)
+        self.known[stage.name] = resolved
+        return self._result(resolved, "up_to_date", started)
 
     def visit(self, stage: Stage, only: str | None) -> StageResult:
         started = time.monotonic()
