@@ -24,19 +24,18 @@ def tensor_problems(
         return
     heads, groups = model.num_attention_heads, model.num_key_value_heads
     lower = f"use tp {_largest_divisor(tp, heads, groups, model.intermediate_size, VOCAB_MULTIPLE)}"
-    if groups % tp:
-        cannot = f"{groups} are too few for tp {tp}" if groups < tp else f"{groups} do not divide over tp {tp}"
-        yield (
-            "parallel.tp",
-            f"a tensor-parallel rank holds whole key-value heads, and model.num_key_value_heads {cannot}; copies of "
-            "one on several ranks would be trained apart",
-            f"{lower}, or set model.num_key_value_heads to a multiple of {tp}",
-        )
     if heads % tp:
         yield (
             "parallel.tp",
             f"a tensor-parallel rank holds whole heads; model.num_attention_heads {heads} do not divide over tp {tp}",
             lower,
+        )
+    elif groups % tp:
+        yield (
+            "parallel.tp",
+            "a tensor-parallel rank holds whole key-value heads, or copies of one would be trained apart; "
+            f"model.num_key_value_heads {groups} do not divide over tp {tp}",
+            f"{lower}, or set model.num_key_value_heads to a multiple of {tp}",
         )
     if model.intermediate_size % tp:
         yield (
