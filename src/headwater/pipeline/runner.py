@@ -20,8 +20,8 @@ from headwater.core.progress import Reporter
 from headwater.core.recipe import Loaded, RecipeProblems
 from headwater.core.stage import StageContext
 from headwater.pipeline.checks import missing_to_run
-from headwater.pipeline.report import update_report
 from headwater.pipeline.ranks import following
+from headwater.pipeline.report import update_report
 from headwater.pipeline.resolve import Resolved, Resolver, brief_counts, run_path
 from headwater.pipeline.schema import Recipe, load
 from headwater.pipeline.stages import BY_NAME, STAGES, Stage, find_stage
