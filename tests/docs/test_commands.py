@@ -34,6 +34,7 @@ STARTS_WITH = {
     "docs/serve.md": ["run", "model"],
     "docs/tokenize.md": ["clean", "packed", "run"],
     "docs/train.md": ["packed"],
+    "docs/train-on-a-cluster.md": [],
     "docs/watch.md": ["packed", "run"],
     "README.md": [],
 }
