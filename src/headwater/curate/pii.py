@@ -38,7 +38,9 @@ _FILE_ENDINGS = _words(
 
 # The patterns begin with a digit, so that text without digits costs next to nothing; what stands around is looked at
 # afterwards.
-_NUMBER = re.compile(r"[0-9](?:[ .()/\-\u2010-\u2013\u00a0]{0,2}[0-9]){6,25}[Xx]?(?![A-Za-z0-9_@])")
+_NUMBER = re.compile(r"[0-9](?:[ .()/\-\u2010-\u2013\u00a0]{0,2}[0-9]){6,}+[Xx]?(?![A-Za-z0-9_@])")
+_PIECE = re.compile(r"[^ /\u00a0]+")
+_MOST_CHARACTERS = 40  # of a number with its separators
 _IPV4 = re.compile(r"[0-9]{1,3}(?:\.[0-9]{1,3}){3}(?![A-Za-z0-9_]|\.[A-Za-z0-9_]|-[A-Za-z0-9_])")
 _IPV6 = re.compile(r"[23][0-9A-Fa-f]{3}:[0-9A-Fa-f:]{2,35}[0-9A-Fa-f:](?![A-Za-z0-9_:])")
 _THREE_PARTS = re.compile(r"\.[0-9]{1,3}\.[0-9]{1,3}\.[0-9]")  # every IPv4 address has this: 20 times faster to find
@@ -168,15 +170,26 @@ def _numbers(text: str, kinds: Collection[str]) -> Iterator[Span]:
         start = match.start()
         while start > max(done, match.start() - 2) and text[start - 1] in "+(":
             start -= 1
-        before = text[max(0, start - _BEFORE_CHARACTERS) : start]
-        if _NOT_BEFORE_NUMBER.search(before):
+        if _NOT_BEFORE_NUMBER.search(text[max(0, start - 2) : start]):
             continue
-        run = text[start : match.end()]
-        if run.startswith("(") and run.count("(") > run.count(")"):  # "(138 1234 5678" of "(138 1234 5678)"
-            run, start = run[1:], start + 1
-        if (kind := _kind_of(run, before, kinds)) is not None:
+        if (found := _number(text, start, match.end(), kinds)) is not None:
+            yield found
             done = match.end()
-            yield start, done, kind
+            continue
+        for piece in _PIECE.finditer(text, start, match.end()):  # several numbers with a space between
+            if (found := _number(text, piece.start(), piece.end(), kinds)) is not None:
+                yield found
+                done = match.end()
+
+
+def _number(text: str, start: int, end: int, kinds: Collection[str]) -> Span | None:
+    if not 7 <= end - start <= _MOST_CHARACTERS:
+        return None
+    run = text[start:end]
+    if run.startswith("(") and run.count("(") > run.count(")"):  # "(138 1234 5678" of "(138 1234 5678)"
+        run, start = run[1:], start + 1
+    kind = _kind_of(run, text[max(0, start - _BEFORE_CHARACTERS) : start], kinds)
+    return (start, end, kind) if kind is not None else None
 
 
 def _kind_of(run: str, before: str, kinds: Collection[str]) -> str | None:
@@ -217,6 +230,8 @@ def is_phone(run: str, digits: str, before: str = "") -> bool:
 
     `before` is what stands before it: an international number without separators needs a word such as "phone" there.
     """
+    if digits.endswith("000000"):  # a round number
+        return False
     plain = digits.removeprefix("86") if run.lstrip("(").startswith(("+86", "86")) and len(digits) == 13 else digits
     if len(plain) == 11 and _CHINESE_MOBILE.fullmatch(plain) and _CHINESE_MOBILE_FORM.fullmatch(run):
         return True
