@@ -73,6 +73,22 @@ def test_activations_are_of_the_estimated_size(mode: str) -> None:
         assert sum(kept.values()) > 0.4 * estimated
 
 
+def test_what_is_computed_again_is_not_counted() -> None:
+    def size(seq_len: int = 128, device: str = "cpu", precision: str = "fp32", **config: object) -> int:
+        return activation_bytes_per_token(SMALL, TrainConfig(steps=1, **config), precision, seq_len, device)
+
+    full, none = size(activation_checkpointing="full"), size()
+    every = size(activation_checkpointing="full", recompute={"every": 2})
+    first = size(activation_checkpointing="full", recompute={"num_layers": 1})
+    assert full < every < first < none  # of three layers: three, two, one, none
+    attention = {"activation_checkpointing": "selective", "recompute": {"selective": "attention"}}
+    assert size(**attention) < none
+    assert size(4096, **attention) == size(4096)  # long sequences keep no probabilities to begin with
+    assert size(recompute={"offload": True}) == none
+    assert size(device="cuda", recompute={"offload": True}) < none / 2
+    assert size(precision="fp16") == size(precision="fp8") == size(precision="bf16") < none
+
+
 @given(st.integers(1, 512), st.sampled_from((64, 256, 512)), st.integers(8 << 20, 8 << 30))
 def test_the_chosen_micro_batch_fits_and_is_not_larger_than_the_batch(batch: int, seq_len: int, free: int) -> None:
     config = TrainConfig(steps=5, global_batch=batch, seq_len=seq_len)

@@ -108,7 +108,7 @@ def describe(
     activations = (
         tokens
         * estimate.activation_bytes_per_token(
-            model, config, choices.precision, max(segment.seq_len for segment in plan.segments)
+            model, config, choices.precision, max(segment.seq_len for segment in plan.segments), choices.device.type
         )
         // (parallel.tp * parallel.cp)
     )

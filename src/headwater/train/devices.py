@@ -42,6 +42,8 @@ def device_limits(device: torch.device, config: TrainConfig) -> list[str]:
         limits.append("on MPS bitwise resume is not promised: Apple's kernels are not deterministic")
         if config.compile:
             limits.append("torch.compile on MPS is experimental")
+    if config.recompute.offload and device.type != "cuda":
+        limits.append(f"recompute.offload saves nothing here: {device.type} has no memory apart from the host's")
     return limits
 
 

@@ -25,6 +25,9 @@ CPU_TOKENS = 8192
 
 GPU_TOKENS = 65536
 
+HALF_PRECISIONS = ("bf16", "fp16", "fp8")
+"""Activations are kept in two bytes an element; fp8 keeps what it can in one, which is not counted on."""
+
 
 @dataclass(frozen=True, slots=True)
 class StateSize:
@@ -77,20 +80,29 @@ def rank_state_size(model: ModelConfig, config: TrainConfig, parallel: ParallelC
     return StateSize(int(weights), int(gradients), int(moments), int(averages))
 
 
-def activation_bytes_per_token(model: ModelConfig, config: TrainConfig, precision: str, seq_len: int) -> int:
+def activation_bytes_per_token(
+    model: ModelConfig, config: TrainConfig, precision: str, seq_len: int, device_type: str = "cpu"
+) -> int:
     """Bytes kept per token of a micro-batch for its backward pass, logits apart (they come in chunks)."""
-    width, ffn = model.hidden_size, model.intermediate_size
+    width, ffn, layers = model.hidden_size, model.intermediate_size, model.num_hidden_layers
     kv = model.num_key_value_heads / model.num_attention_heads
-    half_bytes = {
+    recompute, mode = config.recompute, config.activation_checkpointing
+    alone = mode == "selective" and recompute.selective == "attention"
+    probabilities = model.num_attention_heads * seq_len if seq_len <= 1024 else 0  # short sequences keep them
+    whole = 12 * width + 4 * width * kv + 6 * ffn + 4 * model.num_attention_heads + probabilities
+    kept = {
         "full": 2 * width,
-        "selective": 8 * width + 4 * width * kv + 4 * ffn,
-        "none": 12 * width + 4 * width * kv + 6 * ffn + 4 * model.num_attention_heads,
-    }[config.activation_checkpointing]
-    per_layer = half_bytes * (1 if precision == "bf16" else 2)
-    if config.activation_checkpointing != "full" and seq_len <= 1024:  # short sequences keep the probabilities
-        per_layer += model.num_attention_heads * seq_len * (1 if precision == "bf16" else 2)
-    working = 2 * (12 * width + 6 * ffn) if config.activation_checkpointing == "full" else 0
-    return int(model.num_hidden_layers * per_layer + working + 12 * width)
+        "selective": whole - probabilities if alone else 8 * width + 4 * width * kv + 4 * ffn + probabilities,
+        "none": whole,
+    }[mode]
+    chosen = -(-layers // recompute.every)
+    if recompute.num_layers is not None:  # of each pipeline stage: at least as many of the whole model
+        chosen = min(chosen, recompute.num_layers)
+    if recompute.offload and device_type == "cuda" and (alone or mode != "selective"):
+        layers, chosen = 1, min(1, chosen)  # the others' wait in host memory
+    size = 1 if precision in HALF_PRECISIONS else 2
+    working = 2 * (12 * width + 6 * ffn) if mode == "full" else 0
+    return int((chosen * kept + (layers - chosen) * whole) * size + working + 12 * width)
 
 
 def _check_batches(parallel: ParallelConfig, plan: RunPlan) -> None:
@@ -150,7 +162,8 @@ def choose_micro_batch(
     room = int(free_bytes * MEMORY_SHARE) - state
     # Sequence and context parallelism share the tokens; a pipeline's first stage keeps as many micro-batches in flight
     # as the layers are cut into.
-    per_sample = activation_bytes_per_token(model, config, precision, longest) * longest // parallel.tp // parallel.cp
+    per_token = activation_bytes_per_token(model, config, precision, longest, device_type)
+    per_sample = per_token * longest // parallel.tp // parallel.cp
     if room < per_sample:
         raise RecipeError(
             f"the run needs about {(state + per_sample) / 1e9:.2f} GB ({state / 1e9:.2f} GB of weights, gradients and "
