@@ -85,7 +85,7 @@ def test_the_small_model_has_the_structure_of_the_large_one(
     for name in ("qk_norm", "attention_bias", "tie_word_embeddings", "rope_scaling", "rope_theta", "initializer_range"):
         assert getattr(small, name) == getattr(model, name)
     assert small.num_attention_heads * key_value == small.num_key_value_heads * query
-    assert small.parameter_count().total < 2_000_000
+    assert small.parameter_count().total < 4_000_000
     assert small.num_key_value_heads % tp == 0
     assert small.intermediate_size % tp == 0
     assert small.num_hidden_layers >= pp
@@ -141,7 +141,10 @@ def _broken(layout: str, **changes: Any) -> Certificate:
     return found
 
 
-def test_norms_whose_gradients_are_not_summed_over_tensor_ranks_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_norms_whose_gradients_are_not_summed_over_tensor_ranks_are_named(
+    monkeypatch: pytest.MonkeyPatch, precision: str
+) -> None:
     def mark_as_whole(parameters: Iterable[nn.Parameter], mesh: Mesh) -> None:
         for p in parameters:
             if isinstance(p.grad, DTensor) and any(x.is_partial() for x in p.grad.placements):
@@ -149,7 +152,7 @@ def test_norms_whose_gradients_are_not_summed_over_tensor_ranks_are_named(monkey
                 p.grad = DTensor.from_local(p.grad.to_local(), p.device_mesh, p.placements, run_check=False)
 
     monkeypatch.setattr(train_module, "settle", mark_as_whole)
-    found = _broken("tp=2", model=MODEL.model_copy(update={"tie_word_embeddings": False}))
+    found = _broken(f"tp=2,precision={precision}", model=MODEL.model_copy(update={"tie_word_embeddings": False}))
     assert found.first is not None
     assert (found.first.kind, found.first.tensor, found.first.step) == (
         "gradient", "model.layers.0.input_layernorm.weight", 1,
@@ -241,7 +244,7 @@ def test_the_command_says_1_for_a_layout_that_does_not(
 @pytest.mark.parametrize(
     ("layout", "reason"),
     [
-        ("tp=4", "model.num_key_value_heads 2 does not divide over tp 4"),
+        ("tp=4", "num_key_value_heads 2"),
         ("dp=3", "global batch 8 does not divide over 3 data-parallel ranks"),
         ("pp=8", "need 8 layers"),
         ("cp=3", "64 tokens do not divide into 6 pieces for cp 3"),

@@ -27,13 +27,15 @@ KINDS: tuple[Kind, ...] = ("loss", "gradient", "norm", "weights")
 TIMEOUT_SECONDS = 300.0
 
 TOLERANCES: dict[str, dict[Kind, float]] = {
-    "fp32": {"loss": 1e-5, "gradient": 1e-4, "norm": 1e-4, "weights": 1e-3},
-    "fp16": {"loss": 1e-3, "gradient": 2e-2, "norm": 1e-2, "weights": 1e-1},
-    "bf16": {"loss": 5e-3, "gradient": 1e-1, "norm": 5e-2, "weights": 5e-1},
-    "fp8": {"loss": 2e-2, "gradient": 5e-1, "norm": 2e-1, "weights": 1.0},
+    "fp32": {"loss": 1e-5, "gradient": 1e-4, "norm": 1e-5, "weights": 1e-3},
+    "fp16": {"loss": 1e-4, "gradient": 5e-2, "norm": 5e-3, "weights": 1e-1},
+    "bf16": {"loss": 1e-3, "gradient": 1.5e-1, "norm": 1e-2, "weights": 3e-1},
+    "fp8": {"loss": 1e-2, "gradient": 7e-1, "norm": 3e-2, "weights": 7e-1},
 }
 """Largest relative differences by precision. In fp32 a layout differs by the order of its sums; below, each rank also
-rounds its own parts of a product, and AdamW turns small gradients that round to another sign."""
+rounds its own parts of a product, and AdamW turns small gradients that round to another sign. Measured over 2 to 16
+ranks: fp32 2e-7, 4e-5, 5e-7, 7e-5; fp16 4e-6, 1e-2, 2e-4, 2e-2; bf16 3e-5, 5e-2, 3e-4, 2e-1; fp8 3e-4, 4e-1, 3e-3,
+4e-1. A wrong reduction, mask or position shows in the first digit of a gradient, or in the norm."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,14 +152,15 @@ def judge(case: Case, reference: Reference, reports: list[RankReport], seconds: 
             ("loss", reference.losses[step], [report.losses[step] for report in reports]),
             ("norm", reference.norms[step], [report.norms[step] for report in reports]),
         ):
-            worst = max(abs(value - one) if value == value else float("inf") for value in all_ranks)
-            note(kind, worst, abs(one), "", step + 1)  # type: ignore[arg-type]  # literal kinds
+            note(kind, max(_apart(value, one) for value in all_ranks), abs(one), "", step + 1)  # type: ignore[arg-type]
         for name, gradient in gradients.items():
             held = [report.gradients[step][name] for report in reports if name in report.gradients[step]]
             if held:
                 note("gradient", max(held), float(gradient.abs().amax()), name, step + 1)
             else:
                 problems.append(f"step {step + 1}: no rank has a gradient of {name}")
+    worst = max(_apart(report.validation, reference.validation) for report in reports)
+    note("loss", worst, abs(reference.validation), "validation", len(reference.losses))
     for name in reference.names:
         parts = [report.weights[name] for report in reports if name in report.weights]
         if not parts:
@@ -167,7 +170,7 @@ def judge(case: Case, reference: Reference, reports: list[RankReport], seconds: 
         note("weights", difference, change, name, len(reference.losses))
     if not any(reference.gradients):
         problems.append("the optimizer skipped all steps")
-    beyond = [d for d in found if not d.within and d.tensor]
+    beyond = [d for d in found if not d.within and d.kind in ("gradient", "weights")]
     return Certificate(
         case=case,
         differences=tuple(max((d for d in found if d.kind == kind), key=lambda d: d.relative) for kind in KINDS),
@@ -176,9 +179,17 @@ def judge(case: Case, reference: Reference, reports: list[RankReport], seconds: 
         leaked=tuple(sorted({place for report in reports for place in report.leaked})),
         moved=sum(report.moved for report in reports),
         expected=sum(report.expected for report in reports),
-        leak_unknown="",
+        leak_unknown=case.leak_unknown,
         seconds=seconds,
     )
+
+
+def _apart(one: float, other: float) -> float:
+    """|one - other|; 0 for the same infinity, infinite where one of them is no number."""
+    if one == other:
+        return 0.0
+    difference = abs(one - other)
+    return difference if difference == difference else float("inf")
 
 
 def _ratio(difference: float, size: float) -> float:

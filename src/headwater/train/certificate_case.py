@@ -28,6 +28,7 @@ from headwater.train.config import TrainConfig
 STEPS = 3
 LEAST_WINDOW = 48
 LARGEST_VOCABULARY = 500
+MASK_RATE = 0.15
 LEAST_EPS = 1e-6
 """AdamW's first steps divide a gradient by its own size: where it is not far from `eps`, rounding alone turns it."""
 
@@ -48,16 +49,26 @@ class Case:
         """Samples of a step over all ranks."""
         return self.train.global_batch
 
+    @property
+    def leak_unknown(self) -> str:
+        """Why the probe for leaks says nothing in this case; "" if it does."""
+        if self.precision == "fp8" and self.train.float8.scaling == "tensor":
+            return "fp8 with one scale a tensor lets every token move the rounding of all others"
+        return ""
+
     def batch(self, step: int) -> Batch:
         """All rows of a step: random tokens in packed documents of uneven lengths, one row mostly not predicted, so
-        that no two ranks have as many tokens to predict. Steps count from 1."""
+        that no two ranks have as many tokens to predict; for an encoder, tokens to guess. Steps count from 1."""
         generator = torch.Generator().manual_seed(1_000_003 * self.seed + step)
         shape = (self.rows, self.train.seq_len)
         tokens = torch.randint(self.model.true_vocab_size, (shape[0], shape[1] + 1), generator=generator)
         borders = torch.rand(shape[0], shape[1] + 1, generator=generator) < 3 / shape[1]
         borders[1::3] = False  # every third row is one document
         documents = borders.cumsum(-1).to(torch.int32)
-        targets = torch.where(documents[:, 1:] == documents[:, :-1], tokens[:, 1:], IGNORE)
+        if self.model.architecture == "encoder":
+            targets = tokens[:, :-1].masked_fill(torch.rand(shape, generator=generator) > MASK_RATE, IGNORE)
+        else:
+            targets = torch.where(documents[:, 1:] == documents[:, :-1], tokens[:, 1:], IGNORE)
         targets[0, shape[1] // 4 :] = IGNORE
         documents = documents[:, :-1]
         places = torch.arange(shape[1]).expand(shape)
@@ -126,7 +137,10 @@ def small_model(model: ModelConfig, parallel: ParallelConfig, unit: int) -> tupl
     if width % small_heads == 0 and model.hidden_size == heads * model.head_dim:
         head_dim = width // small_heads
     stages = parallel.pp * parallel.virtual_stages if parallel.pp > 1 else 1
-    layers = min(max(2, stages + bool(model.num_hidden_layers % stages)), model.num_hidden_layers)
+    least = 2
+    if model.encoder is not None:
+        least = model.encoder.global_attn_every_n_layers + 1  # layers of both kinds
+    layers = min(max(least, stages + bool(model.num_hidden_layers % stages)), model.num_hidden_layers)
     changes: dict[str, Any] = {
         "hidden_size": width,
         "num_hidden_layers": layers,
@@ -136,6 +150,9 @@ def small_model(model: ModelConfig, parallel: ParallelConfig, unit: int) -> tupl
         "intermediate_size": _rounded(width * model.intermediate_size / model.hidden_size, unit * parallel.tp),
         "vocab_size": min(model.true_vocab_size, LARGEST_VOCABULARY),
     }
+    if model.encoder is not None:
+        reach = min(model.encoder.local_attention, LEAST_WINDOW // 4)
+        changes["encoder"] = {**model.encoder.model_dump(), "local_attention": reach}
     return ModelConfig.model_validate({**model.model_dump(), **changes}), method
 
 

@@ -33,13 +33,15 @@ CPU = torch.device("cpu")
 
 @dataclass
 class Reference:
-    """Three steps of one process. `gradients`: by step, then by name; a step the optimizer skipped has none."""
+    """Three steps of one process. `gradients`: by step, then by name; a step the optimizer skipped has none.
+    `validation`: loss after the last step, of rows that were not trained on."""
 
     losses: list[float] = field(default_factory=list)
     norms: list[float] = field(default_factory=list)
     gradients: list[dict[str, Tensor]] = field(default_factory=list)
     before: dict[str, Tensor] = field(default_factory=dict)
     after: dict[str, Tensor] = field(default_factory=dict)
+    validation: float = 0.0
 
     @property
     def names(self) -> list[str]:
@@ -58,6 +60,7 @@ class RankReport:
     gradients: list[dict[str, float]] = field(default_factory=list)
     weights: dict[str, tuple[float, float]] = field(default_factory=dict)
     strays: list[str] = field(default_factory=list)
+    validation: float = 0.0
     leaked: list[tuple[int, int]] = field(default_factory=list)
     moved: int = 0
     expected: int = 0
@@ -75,6 +78,7 @@ def run_reference(case: Case) -> Reference:
             result.norms.append(outcome.grad_norm)
             result.gradients.append(dict(gradients))
     result.after = _copies(module)
+    result.validation = _validate(module, case.batch(STEPS + 1))
     return result
 
 
@@ -163,10 +167,12 @@ def _largest(difference: Tensor) -> float:
 def _probe(case: Case, module: TrainModule, report: RankReport) -> None:
     """Change one token of one row at a time, and see which of this rank's final hidden states move, bit for bit."""
     batch = case.batch(STEPS + 1)
-    before = _final_hidden(module, batch)
+    before, report.validation = _final_hidden(module, batch)
+    if case.leak_unknown:
+        return
     for row in sorted({0, case.rows - 1}):
         expected, changed = _perturbed(case, batch, row)
-        after = _final_hidden(module, changed)
+        after, _ = _final_hidden(module, changed)
         if before is None or after is None:
             continue
         mesh = module.mesh
@@ -188,22 +194,29 @@ def _perturbed(case: Case, batch: Batch, row: int) -> tuple[Tensor, Batch]:
     tokens = batch.tokens.clone()
     tokens[row, place] = (tokens[row, place] + 1) % case.model.true_vocab_size
     expected = torch.zeros(tokens.shape, dtype=torch.bool)
-    expected[row, place : int(own[-1]) + 1] = True
+    first = int(own[0]) if case.model.architecture == "encoder" else place
+    expected[row, first : int(own[-1]) + 1] = True
     return expected, Batch(tokens, batch.targets, batch.positions, batch.documents)
 
 
-def _final_hidden(module: TrainModule, batch: Batch) -> Tensor | None:
-    """What the head reads, [this rank's rows, its columns, width]; None where the last layer is another rank's."""
+def _final_hidden(module: TrainModule, batch: Batch) -> tuple[Tensor | None, float]:
+    """(what the final norm gives, [this rank's rows, its columns, width], None where another rank has the last layer;
+    the loss)."""
     taken: list[Tensor] = []
     norms = [stage.model.norm for stage in module.stages if stage.model.norm is not None]
     handles = [norm.register_forward_hook(lambda _, __, out: taken.append(local(out).clone())) for norm in norms]
     try:
-        with module.evaluation(averaged=False):
-            module.evaluate(batch)
+        loss = _validate(module, batch)
     finally:
         for handle in handles:
             handle.remove()
-    return torch.cat(taken) if taken else None
+    return torch.cat(taken) if taken else None, loss
+
+
+def _validate(module: TrainModule, batch: Batch) -> float:
+    with module.evaluation(averaged=False):
+        nats, predicted, *_ = module.evaluate(batch)
+    return nats / predicted
 
 
 def _columns(case: Case, mesh: Mesh, count: int) -> Tensor:
