@@ -63,6 +63,7 @@ def _register() -> None:
         export,
         generate,
         init,
+        launch,
         lineage,
         plan,
         recipe,
@@ -87,6 +88,7 @@ def _register() -> None:
     app.command("serve", rich_help_panel=STAGES)(serve.command)
     app.command("init", rich_help_panel=RECIPES)(init.command)
     app.command("plan", rich_help_panel=RECIPES)(plan.command)
+    app.command("launch", rich_help_panel=RECIPES)(launch.command)
     app.add_typer(check.app, name="check", rich_help_panel=RECIPES)
     app.add_typer(recipe.app, name="recipe", rich_help_panel=RECIPES)
 
