@@ -27,14 +27,14 @@ def tensor_problems(
     if heads % tp:
         yield (
             "parallel.tp",
-            f"a tensor-parallel rank holds whole heads; model.num_attention_heads {heads} do not divide over tp {tp}",
+            f"a tensor-parallel rank holds whole heads; model.num_attention_heads {heads} does not divide over tp {tp}",
             lower,
         )
     elif groups % tp:
         yield (
             "parallel.tp",
             "a tensor-parallel rank holds whole key-value heads, or copies of one would be trained apart; "
-            f"model.num_key_value_heads {groups} do not divide over tp {tp}",
+            f"model.num_key_value_heads {groups} does not divide over tp {tp}",
             f"{lower}, or set model.num_key_value_heads to a multiple of {tp}",
         )
     if model.intermediate_size % tp:
