@@ -1,0 +1,207 @@
+"""Time and memory: data that comes late, slower steps, a slow rank, memory that creeps or runs out, old checkpoints.
+
+In: `step_seconds`, `data_wait_seconds`, `rank_seconds` (a list, by rank), `mem_allocated`, `mem_limit`,
+`checkpoint_age_seconds`, `checkpoint_interval_seconds`. Out: one alert when a condition has held long enough.
+
+    SlowData().observe(1, {"step_seconds": 0.5, "data_wait_seconds": 0.01})
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from itertools import pairwise
+from statistics import median
+from typing import Any
+
+from headwater.monitor.detectors.base import Alert, Figures, Persistence, RobustWindow, number
+
+
+class SlowData:
+    """More than `share` of the step spent waiting for data, in the median of `steps` steps."""
+
+    name = "slow_data"
+
+    def __init__(self, share: float = 0.3, steps: int = 20) -> None:
+        self._share = share
+        self._values: deque[float] = deque(maxlen=steps)
+        self._persists = Persistence(1)
+
+    def observe(self, step: int, figures: Figures) -> Alert | None:
+        whole, waited = number(figures, "step_seconds"), number(figures, "data_wait_seconds")
+        if not whole or waited is None:
+            return None
+        self._values.append(waited / whole)
+        share = median(self._values)
+        if not self._persists(len(self._values) == self._values.maxlen and share > self._share):
+            return None
+        return Alert(self.name, "warning", step, f"{share:.0%} of the step is spent waiting for data", {"share": share})
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"values": list(self._values), "held": self._persists.held}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._values.clear()
+        self._values.extend(state["values"])
+        self._persists.held = int(state["held"])
+
+
+class SlowSteps:
+    """Steps `ratio` times as long as their usual duration, in the median of `steps` of them. Single long steps (checkpoints,
+    validation) do not count."""
+
+    name = "slow_steps"
+
+    def __init__(self, ratio: float = 1.5, steps: int = 20, window: int = 256) -> None:
+        self._ratio = ratio
+        self._recent: deque[float] = deque(maxlen=steps)
+        self._usual = RobustWindow(window)
+        self._persists = Persistence(1)
+
+    def observe(self, step: int, figures: Figures) -> Alert | None:
+        seconds = number(figures, "step_seconds")
+        if seconds is None:
+            return None
+        if len(self._recent) == self._recent.maxlen:  # the usual is what was before the recent ones
+            left = self._recent[0]
+            if not len(self._usual) or left < self._ratio * self._usual.median or self._persists.held > 256:
+                self._usual.add(left)
+        self._recent.append(seconds)
+        if len(self._usual) < (self._recent.maxlen or 0):
+            return None
+        now, usual = median(self._recent), self._usual.median
+        if not self._persists(now > self._ratio * usual):
+            return None
+        return Alert(
+            self.name, "warning", step, f"steps take {now:.3g} s, usually {usual:.3g} s", {"now": now, "usual": usual}
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"recent": list(self._recent), "usual": self._usual.values, "held": self._persists.held}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._recent.clear()
+        self._recent.extend(state["recent"])
+        self._usual.values, self._persists.held = list(state["usual"]), int(state["held"])
+
+
+class SlowRank:
+    """One rank's own work (without waiting for others) takes so long that the median rank's time over its own is below
+    `score` for `steps` steps. 0.7 is NVIDIA's resiliency extension's default threshold."""
+
+    name = "slow_rank"
+
+    def __init__(self, score: float = 0.7, steps: int = 10) -> None:
+        self._score, self._steps = score, steps
+        self._held: dict[str, int] = {}
+
+    def observe(self, step: int, figures: Figures) -> Alert | None:
+        seconds = figures.get("rank_seconds")
+        if not isinstance(seconds, list | tuple) or len(seconds) < 2:
+            return None
+        middle = median(seconds)
+        found = None
+        for rank, own in enumerate(seconds):
+            slow = own > 0 and middle / own < self._score
+            self._held[str(rank)] = self._held.get(str(rank), 0) + 1 if slow else 0
+            if self._held[str(rank)] == self._steps and found is None:
+                found = Alert(
+                    self.name,
+                    "warning",
+                    step,
+                    f"rank {rank} takes {own:.3g} s for its part of a step, the median rank {middle:.3g} s",
+                    {"rank": rank, "seconds": own, "median": middle},
+                )
+        return found
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"held": self._held}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._held = dict(state["held"])
+
+
+class MemoryCreep:
+    """Memory grew in nearly every stretch of the last `window` steps, and by `ratio` altogether. The first `settle`
+    steps do not count: caches and optimizer state appear in them."""
+
+    name = "memory_creep"
+
+    def __init__(self, window: int = 160, ratio: float = 0.03, settle: int = 40) -> None:
+        self._values: deque[float] = deque(maxlen=window)
+        self._ratio, self._settle, self._seen = ratio, settle, 0
+        self._persists = Persistence(1)
+
+    def observe(self, step: int, figures: Figures) -> Alert | None:
+        memory = number(figures, "mem_allocated")
+        if memory is None:
+            return None
+        self._seen += 1
+        if self._seen <= self._settle:
+            return None
+        self._values.append(memory)
+        if len(self._values) < (self._values.maxlen or 0):
+            return None
+        values = list(self._values)
+        part = len(values) // 8
+        levels = [median(values[start : start + part]) for start in range(0, 8 * part, part)]
+        rises = sum(after > before for before, after in pairwise(levels))
+        growth = levels[-1] / levels[0] - 1 if levels[0] else 0.0
+        if not self._persists(rises >= 6 and growth > self._ratio):
+            return None
+        message = f"memory grew by {growth:.1%} in {len(values)} steps, to {memory / 2**30:.2f} GiB"
+        return Alert(self.name, "warning", step, message, {"growth": growth, "bytes": memory})
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"values": list(self._values), "seen": self._seen, "held": self._persists.held}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._values.clear()
+        self._values.extend(state["values"])
+        self._seen, self._persists.held = int(state["seen"]), int(state["held"])
+
+
+class MemoryNearLimit:
+    """Memory above `ratio` of what the device has."""
+
+    name = "memory_near_limit"
+
+    def __init__(self, ratio: float = 0.95) -> None:
+        self._ratio = ratio
+        self._persists = Persistence(1)
+
+    def observe(self, step: int, figures: Figures) -> Alert | None:
+        memory, limit = number(figures, "mem_allocated"), number(figures, "mem_limit")
+        if memory is None or not limit or not self._persists(memory > self._ratio * limit):
+            return None
+        message = f"{memory / 2**30:.2f} of {limit / 2**30:.2f} GiB of memory in use"
+        return Alert(self.name, "warning", step, message, {"bytes": memory, "limit": limit})
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"held": self._persists.held}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._persists.held = int(state["held"])
+
+
+class OldCheckpoint:
+    """No checkpoint for `ratio` times as long as they usually take to come."""
+
+    name = "old_checkpoint"
+
+    def __init__(self, ratio: float = 3.0) -> None:
+        self._ratio = ratio
+        self._persists = Persistence(1)
+
+    def observe(self, step: int, figures: Figures) -> Alert | None:
+        age, interval = number(figures, "checkpoint_age_seconds"), number(figures, "checkpoint_interval_seconds")
+        if age is None or not interval or not self._persists(age > self._ratio * interval):
+            return None
+        message = f"the last checkpoint is {age:,.0f} s old; they come every {interval:,.0f} s"
+        return Alert(self.name, "warning", step, message, {"age": age, "interval": interval})
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"held": self._persists.held}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._persists.held = int(state["held"])

@@ -1,0 +1,201 @@
+"""Loss and gradient norm that leave their recent range, or the range of numbers.
+
+In: `loss`, `grad_norm`, `non_finite` (the first tensor with NaN or infinity, by name). Out: alerts at the step itself.
+
+    LossSpike().observe(1, {"loss": 2.3})
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from headwater.monitor.detectors.base import Alert, Figures, Persistence, RobustWindow, number
+
+
+class LossSpike:
+    """Loss more than `spike` robust standard deviations, and `least` nats, above the median of accepted values.
+
+    Values that are flagged never enter the window, so a spike cannot hide the next one. After `patience` flagged steps
+    in a row the new level is accepted (a change of data, say). Until `warm_up` values are there, only a rise above
+    the highest value so far by half is a spike.
+    """
+
+    name = "loss_spike"
+
+    def __init__(
+        self, window: int = 128, spike: float = 6.0, least: float = 0.1, warm_up: int = 32, patience: int = 32
+    ) -> None:
+        self._window, self._spike, self._least = RobustWindow(window), spike, least
+        self._warm_up, self._patience = warm_up, patience
+        self._flagged = 0
+
+    def observe(self, step: int, figures: Figures) -> Alert | None:
+        loss = number(figures, "loss")
+        if loss is None:
+            return None
+        if not len(self._window):
+            self._window.add(loss)
+            return None
+        middle = self._window.median
+        if len(self._window) < self._warm_up:
+            spiked = loss > 1.5 * max(self._window.values)
+            score = math.nan
+        else:
+            score = self._window.score(loss)
+            spiked = score > self._spike and loss - middle > self._least
+        if not spiked:
+            self._flagged = 0
+            self._window.add(loss)
+            return None
+        self._flagged += 1
+        if self._flagged > self._patience:
+            self._flagged = 0
+            self._window.clear()
+            self._window.add(loss)
+        return Alert(
+            self.name,
+            "critical",
+            step,
+            f"loss {loss:.3f} where the last {len(self._window)} accepted steps had {middle:.3f}",
+            {"loss": loss, "median": middle, "score": None if math.isnan(score) else score},
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"window": self._window.values, "flagged": self._flagged}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._window.values, self._flagged = list(state["window"]), int(state["flagged"])
+
+
+class MovingAverageRule:
+    """Loss above `factor` times the simple average of the last `window` accepted values: the rule many teams know."""
+
+    name = "moving_average"
+
+    def __init__(self, window: int = 100, factor: float = 1.5, warm_up: int = 10) -> None:
+        self._values: deque[float] = deque(maxlen=window)
+        self._factor, self._warm_up = factor, warm_up
+
+    def observe(self, step: int, figures: Figures) -> Alert | None:
+        loss = number(figures, "loss")
+        if loss is None:
+            return None
+        if len(self._values) >= self._warm_up:
+            average = sum(self._values) / len(self._values)
+            if loss > self._factor * average:
+                message = f"loss {loss:.3f} is above {self._factor:g} x its moving average {average:.3f}"
+                return Alert(self.name, "critical", step, message, {"loss": loss, "average": average})
+        self._values.append(loss)
+        return None
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"values": list(self._values)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._values.clear()
+        self._values.extend(state["values"])
+
+
+class NonFinite:
+    """NaN or infinity in loss or gradient; the first tensor that has it, where it is known."""
+
+    name = "non_finite"
+
+    def observe(self, step: int, figures: Figures) -> Alert | None:
+        bad = [key for key in ("loss", "grad_norm") if _not_finite(figures.get(key))]
+        tensor = figures.get("non_finite")
+        if not bad and not tensor:
+            return None
+        where = f", first in {tensor}" if tensor else ""
+        names = " and ".join(name.replace("_", " ") for name in bad) or "a tensor"
+        return Alert(
+            self.name, "critical", step, f"NaN or infinity in {names}{where}", {"tensor": tensor, "figures": bad}
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        return None
+
+
+def _not_finite(value: Any) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)
+
+
+class GradientExplosion:
+    """Gradient norm above `limit`, or `score` robust standard deviations and `ratio` times above its recent median (of
+    logarithms: norms spread by factors)."""
+
+    name = "gradient_explosion"
+
+    def __init__(
+        self, window: int = 128, score: float = 8.0, ratio: float = 5.0, limit: float = 1e5, warm_up: int = 32
+    ) -> None:
+        self._window = RobustWindow(window, floor_ratio=0.0)
+        self._score, self._ratio, self._limit, self._warm_up = score, ratio, limit, warm_up
+        self._flagged = 0
+
+    def observe(self, step: int, figures: Figures) -> Alert | None:
+        norm = number(figures, "grad_norm")
+        if norm is None:
+            return None
+        value = math.log(max(norm, 1e-30))
+        usual = math.exp(self._window.median) if len(self._window) else None
+        sudden = (
+            len(self._window) >= self._warm_up
+            and value - self._window.median > math.log(self._ratio)
+            and self._window.score(value) > self._score
+        )
+        if not sudden and norm <= self._limit:
+            self._flagged = 0
+            self._window.add(value)
+            return None
+        self._flagged += 1
+        if self._flagged > self._warm_up:  # a new level, not a burst
+            self._flagged = 0
+            self._window.clear()
+        beside = f", usually {usual:.3g}" if usual is not None else ""
+        return Alert(
+            self.name, "critical", step, f"gradient norm {norm:.3g}{beside}", {"grad_norm": norm, "median": usual}
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"window": self._window.values, "flagged": self._flagged}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._window.values, self._flagged = list(state["window"]), int(state["flagged"])
+
+
+class GradientVanishing:
+    """Gradient norm below `limit`, or a thousandth of its usual size, for `steps` steps."""
+
+    name = "gradient_vanishing"
+
+    def __init__(self, limit: float = 1e-7, ratio: float = 1e-3, steps: int = 20, window: int = 256) -> None:
+        self._limit, self._ratio = limit, ratio
+        self._window = RobustWindow(window)
+        self._persists = Persistence(steps)
+        self._steps = steps
+
+    def observe(self, step: int, figures: Figures) -> Alert | None:
+        norm = number(figures, "grad_norm")
+        if norm is None:
+            return None
+        usual = self._window.median if len(self._window) >= self._steps else None
+        low = norm < self._limit or (usual is not None and norm < self._ratio * usual)
+        if not low:
+            self._window.add(norm)
+        if not self._persists(low):
+            return None
+        message = f"gradient norm {norm:.3g} for {self._steps} steps"
+        return Alert(self.name, "warning", step, message, {"grad_norm": norm, "median": usual})
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"window": self._window.values, "held": self._persists.held}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._window.values, self._persists.held = list(state["window"]), int(state["held"])
