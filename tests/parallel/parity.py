@@ -47,14 +47,18 @@ class Trace:
     after: dict[str, Tensor]
 
 
-def batch(step: int, rows: range = range(ROWS)) -> Batch:
-    """Rows of a step, with documents of uneven length and rows that predict little."""
+def batch(step: int, rows: range = range(ROWS), *, masked: bool = False) -> Batch:
+    """Rows of a step, with documents of uneven length and rows that predict little; `masked`: of a masked model."""
     generator = torch.Generator().manual_seed(step)
     tokens = torch.randint(120, (ROWS, SEQ + 1), generator=generator)
     documents = (torch.rand(ROWS, SEQ + 1, generator=generator) < 0.15).cumsum(1).int()
     documents[1] = torch.arange(SEQ + 1).int()
     documents[1, :3] = 0
     targets = torch.where(documents[:, 1:] == documents[:, :-1], tokens[:, 1:], IGNORE)
+    if masked:
+        chosen = torch.rand(ROWS, SEQ, generator=generator) < 0.15
+        targets = torch.where(chosen, tokens[:, :-1], IGNORE)
+        tokens = torch.cat((tokens[:, :-1].masked_fill(chosen, 4), tokens[:, -1:]), 1)
     inputs = documents[:, :-1]
     starts = torch.where(F.pad(inputs.diff(dim=1) != 0, (1, 0)), torch.arange(SEQ), 0).cummax(1).values
     positions = (torch.arange(SEQ) - starts).int()
@@ -97,7 +101,9 @@ def trace(parallel: ParallelConfig, model: ModelConfig, config: TrainConfig, mic
     module.optimizer.zero_grad = keep  # type: ignore[method-assign]
     for step in range(1, STEPS + 1):
         gradients = {}
-        outcome = module.train_step(step, batch(step, rows), lr_factor=1.0)
+        outcome = module.train_step(
+            step, batch(step, rows, masked=config.objective.name == "mlm"), lr_factor=1.0
+        )
         # Gradients as they were before clipping.
         found.gradients.append({n: g / outcome.clip_factor for n, g in gradients.items()})
         found.losses.append(outcome.loss)

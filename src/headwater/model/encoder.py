@@ -31,11 +31,17 @@ Angles = tuple[Tensor, Tensor]
 """cos and sin, each [batch, seq, head_dim]."""
 
 
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
+    """Over the last axis, in float32 or wider; under autocast the result has autocast's dtype, so that no projection
+    casts it again."""
+    return F.layer_norm(x, weight.shape, weight, bias, eps).to(product_dtype(x))
+
+
 class LayerNorm(nn.LayerNorm):
-    """In float32 or wider; under autocast the result has autocast's dtype, so that no projection casts it again."""
+    """See `layer_norm`."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x).to(product_dtype(x))
+        return layer_norm(x, self.weight, self.bias, self.eps)
 
 
 def _norm(config: ModelConfig) -> LayerNorm:
@@ -63,8 +69,12 @@ class EncoderAttention(nn.Module):
         v_bshe = self.v_proj(x_bsd).view(batch, seq, -1, self.head_dim)
         scale = self.head_dim**-0.5
         q_bshe, k_bshe = rotate(q_bshe, cos * scale, sin * scale), rotate(k_bshe, cos, sin)
-        out_bshe = attend_both_ways(q_bshe, k_bshe, v_bshe, borders, self.reach)
+        out_bshe = self.attend(q_bshe, k_bshe, v_bshe, borders)
         return self.o_proj(out_bshe.reshape(batch, seq, -1))
+
+    def attend(self, q_bshe: Tensor, k_bshe: Tensor, v_bshe: Tensor, borders: Borders) -> Tensor:
+        """Attention between its projections, on its own so that it can be computed again in the backward pass."""
+        return attend_both_ways(q_bshe, k_bshe, v_bshe, borders, self.reach)
 
 
 class EncoderFeedForward(nn.Module):
@@ -127,7 +137,9 @@ class Encoder(nn.Module):
     ) -> None:
         super().__init__()
         self.config = config
-        self.set_rope_theta(config.rope_theta)
+        self.rotary = Rotary(config)
+        """Of the global layers."""
+        self.local_rotary = Rotary(config.model_copy(update={"rope_theta": config.encoder_config.local_rope_theta}))
         self.model = EncoderBackbone(config, range(config.num_hidden_layers) if layers is None else layers, first, last)
         self.head = PredictionHead(config) if last else None
         tied = config.tie_word_embeddings and first
@@ -136,12 +148,6 @@ class Encoder(nn.Module):
         )
         bias = last and config.encoder_config.decoder_bias
         self.lm_head_bias = nn.Parameter(torch.zeros(config.padded_vocab_size)) if bias else None
-
-    def set_rope_theta(self, rope_theta: float) -> None:
-        """Change the base of the rotary frequencies of the global layers."""
-        self.config = self.config.model_copy(update={"rope_theta": rope_theta})
-        local = self.config.model_copy(update={"rope_theta": self.config.encoder_config.local_rope_theta})
-        self.rotary, self.local_rotary = Rotary(self.config), Rotary(local)
 
     @property
     def lm_head_weight(self) -> Tensor:

@@ -17,7 +17,7 @@ from typing import Literal
 import torch
 from torch import nn
 
-from headwater.model import Decoder, ModelConfig, initial_tensor
+from headwater.model import Decoder, Encoder, ModelConfig, initial_tensor
 from headwater.parallel.data import shard_data_parallel
 from headwater.parallel.float8 import backend_for, convert
 from headwater.parallel.mesh import Mesh
@@ -63,14 +63,15 @@ def parallelize(stage: nn.Module, mesh: Mesh, options: ParallelOptions) -> None:
     shard_data_parallel(stage, blocks, mesh, zero=options.zero, precision=options.precision)
 
 
-def build_stages(config: ModelConfig, mesh: Mesh, options: ParallelOptions, seed: int) -> list[Decoder]:
+def build_stages(config: ModelConfig, mesh: Mesh, options: ParallelOptions, seed: int) -> list[Decoder | Encoder]:
     """This rank's stages of a new model, sharded and then initialised: the whole model is never in memory.
 
     Weights depend on `seed` and names alone, not on the layout.
     """
     with torch.device("meta"):
         specs = of_rank(split(config, mesh.config), mesh.coordinate("pp"))
-        stages = [Decoder(config, layers=spec.layers, first=spec.first, last=spec.last) for spec in specs]
+        kind = Encoder if config.architecture == "encoder" else Decoder
+        stages = [kind(config, layers=spec.layers, first=spec.first, last=spec.last) for spec in specs]
     for stage in stages:
         parallelize(stage, mesh, options)
         initialise(stage, mesh.device, seed)
@@ -78,7 +79,7 @@ def build_stages(config: ModelConfig, mesh: Mesh, options: ParallelOptions, seed
 
 
 @torch.no_grad()
-def initialise(stage: Decoder, device: torch.device, seed: int) -> None:
+def initialise(stage: Decoder | Encoder, device: torch.device, seed: int) -> None:
     """Give a stage memory on `device` and fill it, one full tensor at a time, of which each rank keeps its part."""
     stage.to_empty(device=device)
     for name, parameter in stage.named_parameters():

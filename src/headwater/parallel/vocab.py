@@ -46,8 +46,12 @@ def sharded_cross_entropy(
     z_loss: float = 0.0,
     per_token: bool = False,
     chunk: int | None = None,
+    bias: Tensor | None = None,
+    sparse: bool = False,
+    accuracy: bool = False,
 ) -> CrossEntropy:
-    """As `model.loss.cross_entropy`; with tp above 1, hidden is [batch, seq / tp, d] and weight a DTensor cut by rows.
+    """As `model.loss.cross_entropy`; with tp above 1, hidden is [batch, seq / tp, d] and weight (and
+    bias) a DTensor cut by rows.
 
     Differentiate `total` on every tp rank: each returns its own share of the gradients.
     """
@@ -58,8 +62,20 @@ def sharded_cross_entropy(
         rows = weight.shape[0] // mesh.size("tp")
         part = VocabularyShard(group, rows * mesh.coordinate("tp"))
         hidden, weight = gather_sequence(hidden, mesh), weight.to_local()
+        if isinstance(bias, DTensor):
+            bias = bias.to_local()
     return cross_entropy(
-        hidden, weight, targets, vocab_size=vocab_size, z_loss=z_loss, per_token=per_token, chunk=chunk, part=part
+        hidden,
+        weight,
+        targets,
+        vocab_size=vocab_size,
+        z_loss=z_loss,
+        per_token=per_token,
+        chunk=chunk,
+        bias=bias,
+        sparse=sparse,
+        accuracy=accuracy,
+        part=part,
     )
 
 

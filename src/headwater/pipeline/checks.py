@@ -18,6 +18,7 @@ from headwater.parallel.context_method import length_problem, method_of
 from headwater.parallel.divisibility import tensor_problems
 from headwater.parallel.stages import choose_for_pipeline, compile_problem, micro_batch_problem
 from headwater.pipeline.schema import Recipe
+from headwater.train.objective import objective_problems
 
 BYTES_PER_PARAMETER = 16
 """Weights, gradients and AdamW's two moments in fp32: what training holds at the least."""
@@ -39,6 +40,7 @@ def _contradictions(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
             f"model.vocab_size is {model.vocab_size:,} and tokenizer.vocab_size {tokenizer.vocab_size:,}",
             "keep one of them: the other follows",
         )
+    yield from objective_problems(train, model, parallel)
     longest = max([train.seq_len, *(phase.seq_len or 0 for phase in train.phases)])
     positions = model.max_position_embeddings
     if longest > positions:

@@ -27,7 +27,11 @@ def update_report(recipe: Recipe, resolved: Mapping[str, Resolved]) -> Path | No
     extra: dict[str, Any] = {
         "title": recipe.name,
         "subtitle": recipe.description or f"run {training.run.run_id}",
-        "tables": [*_evaluation_tables(evaluation), *_data_tables(resolved)],
+        "tables": [
+            *_evaluation_tables(evaluation),
+            *_masked_tables(masked_evaluation_of(resolved["evaluate"])),
+            *_data_tables(resolved),
+        ],
         "lineage": [
             {"stage": name, "fingerprint": item.fingerprint, "note": str(item.path)}
             for name, item in resolved.items()
@@ -48,7 +52,19 @@ def update_report(recipe: Recipe, resolved: Mapping[str, Resolved]) -> Path | No
 
 
 def evaluation_of(resolved: Resolved) -> dict[str, Any] | None:
-    """What the evaluate stage found (the layout of `headwater.evaluate.results`); None if it is not done."""
+    """What the evaluate stage found (the layout of `headwater.evaluate.results`); None if it is not done, or of an
+    encoder."""
+    found = _results(resolved)
+    return None if found is None or found.get("kind") == "masked" else found
+
+
+def masked_evaluation_of(resolved: Resolved) -> dict[str, Any] | None:
+    """What the evaluate stage found of an encoder (`headwater.evaluate.masked`); None if there is no such result."""
+    found = _results(resolved)
+    return found if found is not None and found.get("kind") == "masked" else None
+
+
+def _results(resolved: Resolved) -> dict[str, Any] | None:
     if resolved.artifact is None:
         return None
     found: dict[str, Any] = parse_json(resolved.artifact.file("results.json").read_bytes())
@@ -85,6 +101,15 @@ def _evaluation_tables(evaluation: Mapping[str, Any] | None) -> list[dict[str, A
     )
     columns = ["", "text", "bits per byte", "perplexity per token", "bytes"]
     return [{"title": "Held-out text", "columns": columns, "rows": rows, "note": note}]
+
+
+def _masked_tables(masked: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+    if masked is None:
+        return []
+    rows = [[piece["name"], piece["loss"], piece["accuracy"], piece["masked"]] for piece in masked["slices"]]
+    columns = ["text", "loss of masked tokens (nats)", "accuracy", "masked tokens"]
+    note = " ".join(f"No {name}: {why}." for name, why in masked["not_made"].items())
+    return [{"title": f"Masked tokens of the {masked['split']} split", "columns": columns, "rows": rows, "note": note}]
 
 
 def _data_tables(resolved: Mapping[str, Resolved]) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-from headwater.pipeline.report import NAME, evaluation_of
+from headwater.pipeline.report import NAME, evaluation_of, masked_evaluation_of
 from headwater.pipeline.runner import RunResult
 
 
@@ -16,20 +16,22 @@ def summary(result: RunResult) -> dict[str, Any]:
     """The figures and places. Keys are null for stages this run did not reach."""
     stages = {stage.stage for stage in result.stages}
     evaluation = evaluation_of(result.resolved["evaluate"]) if "evaluate" in stages else None
+    masked = masked_evaluation_of(result.resolved["evaluate"]) if "evaluate" in stages else None
     run = result.resolved["train"].run if "train" in stages else None
     report = run.path / NAME if run is not None else None
+    writes = run is None or run.record["model"].get("architecture") != "encoder"
     return {
-        "evaluation": evaluation,
+        "evaluation": evaluation or masked,
         "sample": _sample(evaluation),
         "run": str(run.path) if run is not None else None,
         "report": str(report) if report is not None and report.is_file() else None,
         "model": str(result.export_folder) if "export" in stages else None,
-        "serve": f"headwater serve {shlex.quote(str(result.export_folder))}" if "export" in stages else None,
+        "serve": f"headwater serve {shlex.quote(str(result.export_folder))}" if "export" in stages and writes else None,
     }
 
 
 def _sample(evaluation: dict[str, Any] | None) -> dict[str, Any] | None:
-    samples = evaluation["samples"] if evaluation else []
+    samples = evaluation["samples"] if evaluation is not None else []
     return samples[0] if samples else None
 
 
@@ -49,7 +51,10 @@ def summary_text(facts: dict[str, Any]) -> str:
 
 
 def evaluation_lines(evaluation: dict[str, Any]) -> list[str]:
-    """Bits per byte and perplexity of the model by domain, and beside each baseline and compressor."""
+    """Bits per byte and perplexity of the model by domain, and beside each baseline and compressor; of an encoder, what
+    it makes of masked tokens."""
+    if evaluation.get("kind") == "masked":
+        return _masked_lines(evaluation)
     data, rows = evaluation["data"], evaluation["rows"]
     lines = [
         f"held-out text ({data['split']}): {data['documents']:,} documents, {data['bytes']:,} bytes, "
@@ -66,6 +71,14 @@ def evaluation_lines(evaluation: dict[str, Any]) -> list[str]:
             verdict = _verdict(evaluation, row) if not number else ""
             lines.append(f"  {name:<34} {piece['bits_per_byte']:>10.3f} {shown}{verdict}")
     return lines
+
+
+def _masked_lines(evaluation: dict[str, Any]) -> list[str]:
+    lines = [f"masked tokens of held-out text ({evaluation['split']}):", f"  {'':<34} {'loss':>10} {'accuracy':>11}"]
+    for number, piece in enumerate(evaluation["slices"]):
+        name = evaluation["name"] if not number else f"  {piece['name']}"
+        lines.append(f"  {name:<34} {piece['loss']:>10.4f} {piece['accuracy']:>11.1%}")
+    return [*lines, *(f"no {name}: {why}" for name, why in evaluation["not_made"].items())]
 
 
 def _verdict(evaluation: dict[str, Any], row: dict[str, Any]) -> str:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from headwater.tokenizer import Tokenizer
+    from headwater.train.callbacks import Callback
 
 SAMPLE_TEMPERATURE = 0.8
 
@@ -54,9 +55,7 @@ def train_files(recipe: Recipe, dataset: Path, tokenizer: Path | None, out: Path
     the settings give no length, and as `headwater.train.train_run`. A layout of several ranks is started on this
     machine, or joined where a launcher has started this process (see `headwater.pipeline.ranks`).
     """
-    from headwater.tokenizer import Tokenizer
     from headwater.train.run import train_run
-    from headwater.train.sampling import SamplingCallback
 
     plan_run(recipe.train)  # refuses settings without a length before a folder is made
     if tokenizer is None:
@@ -81,8 +80,19 @@ def train_files(recipe: Recipe, dataset: Path, tokenizer: Path | None, out: Path
             run_dir=out,
             reporter=reporter,
             recipe_text=text,
-            callbacks=[SamplingCallback(recipe.train.sampling, _Sampler(Tokenizer.load(tokenizer)))],
+            callbacks=_samplers(recipe, tokenizer),
+            storage=recipe.dataset,
         )
+
+
+def _samplers(recipe: Recipe, tokenizer: Path) -> list[Callback]:
+    """What writes texts during the run; nothing for an encoder, which writes none."""
+    from headwater.tokenizer import Tokenizer
+    from headwater.train.sampling import SamplingCallback
+
+    if recipe.model.architecture == "encoder":
+        return []
+    return [SamplingCallback(recipe.train.sampling, _Sampler(Tokenizer.load(tokenizer)))]
 
 
 class _Sampler:

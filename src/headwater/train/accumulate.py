@@ -18,12 +18,13 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from headwater.model import CrossEntropy, Decoder
+from headwater.model import CrossEntropy
+from headwater.model.hf import Model
 from headwater.parallel.data import before_micro_batch, reshard
 from headwater.parallel.mesh import Mesh
 from headwater.train.batch import Batch
 
-Forward = Callable[[Decoder, Batch], CrossEntropy]
+Forward = Callable[[Model, Batch], CrossEntropy]
 """A stage and a micro-batch on its device: sums over the predicted tokens."""
 
 
@@ -36,13 +37,13 @@ class Executor(Protocol):
         z-loss]."""
 
     def evaluate(self, batch: Batch) -> Tensor:
-        """Forward only: [nats]. The model keeps no state of it."""
+        """Forward only: [nats, right predictions]. The model keeps no state of it."""
 
 
 class Accumulator:
     """See the module."""
 
-    def __init__(self, stage: Decoder, forward: Forward, mesh: Mesh, *, micro_batch: int) -> None:
+    def __init__(self, stage: Model, forward: Forward, mesh: Mesh, *, micro_batch: int) -> None:
         self._stage, self._forward, self._mesh, self._micro_batch = stage, forward, mesh, micro_batch
 
     def run(self, batch: Batch, divisor: float) -> Tensor:
@@ -65,11 +66,13 @@ class Accumulator:
     @torch.no_grad()
     def evaluate(self, batch: Batch) -> Tensor:
         device = self._mesh.device
-        nats = torch.zeros(1, dtype=wide_dtype(device), device=device)
+        sums = torch.zeros(2, dtype=wide_dtype(device), device=device)
         for start in range(0, batch.rows, self._micro_batch):
-            nats += self._forward(self._stage, batch.part(start, start + self._micro_batch, device)).nats
+            result = self._forward(self._stage, batch.part(start, start + self._micro_batch, device))
+            assert result.correct is not None
+            sums += torch.stack((result.nats, result.correct.to(result.nats.dtype)))
         reshard(self._stage)
-        return nats
+        return sums
 
 
 def wide_dtype(device: torch.device) -> torch.dtype:

@@ -19,7 +19,8 @@ class Batch:
 
     `tokens`, `targets` int64 [B, S], a target that is not predicted being IGNORE; `positions` int32 and `documents`
     int32 [B, S], or None where a row is one document; `domain_tokens` tokens read by domain, the same domains on every
-    rank; `text_bytes` how many bytes of text the predicted tokens stand for (0 if not known).
+    rank; `text_bytes` how many bytes of text the predicted tokens stand for (0 if not known);
+    `cache_hit_ratio` the share of the rows that came from the shard cache, None without one.
     """
 
     tokens: Tensor
@@ -28,6 +29,7 @@ class Batch:
     documents: Tensor | None = None
     domain_tokens: dict[str, int] = field(default_factory=dict)
     text_bytes: float = 0.0
+    cache_hit_ratio: float | None = None
 
     @property
     def rows(self) -> int:

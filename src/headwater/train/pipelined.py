@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from headwater.core.errors import RecipeError
-from headwater.model import CrossEntropy, Decoder
+from headwater.model import CrossEntropy
+from headwater.model.hf import Model
 from headwater.parallel.context import Columns
 from headwater.parallel.data import reshard
 from headwater.parallel.mesh import Mesh
@@ -30,7 +31,7 @@ class PipelineExecutor:
 
     def __init__(
         self,
-        stages: Sequence[Decoder],
+        stages: Sequence[Model],
         mesh: Mesh,
         *,
         micro_batch: int,
@@ -74,15 +75,16 @@ class PipelineExecutor:
         """See `Executor`. Rows that do not make a whole micro-batch are filled up with rows that predict nothing."""
 
         def loss(stage: nn.Module, hidden: Tensor, part: Columns) -> tuple[Tensor, Tensor]:
-            nats = self._loss(stage, hidden, part.targets).nats
-            return nats, nats.unsqueeze(0)
+            result = self._loss(stage, hidden, part.targets)
+            assert result.correct is not None
+            return result.nats, torch.stack((result.nats, result.correct.to(result.nats.dtype)))
 
         size = min(self._micro_batch, batch.rows)
         parts = self._parts(batch.padded(size), size)
-        nats = self._pipeline.evaluate(parts, self._hidden, loss, figures=1)
+        sums = self._pipeline.evaluate(parts, self._hidden, loss, figures=2)
         for stage in self._stages:
             reshard(stage)
-        return nats
+        return sums
 
     def _parts(self, batch: Batch, size: int) -> list[Columns]:
         return [self._columns(batch.part(row, row + size, self._device)) for row in range(0, batch.rows, size)]

@@ -25,13 +25,14 @@ from headwater.core.files import TEMP_PREFIX, free_bytes_check, sha256_bytes
 from headwater.core.jsonl import plain_json
 from headwater.core.locks import FolderLock
 from headwater.core.progress import SILENT, Reporter
-from headwater.dataset import StepOrder, TokenDataset
+from headwater.dataset import DatasetConfig, StepOrder, TokenDataset
 from headwater.model import ModelConfig, keep_freed_memory
 from headwater.monitor import MonitorConfig
 from headwater.monitor.record import cut_after
 from headwater.parallel.agreement import Ranks
 from headwater.parallel.config import ParallelConfig
 from headwater.parallel.context import context_decision
+from headwater.parallel.divisibility import check_divisible
 from headwater.parallel.environment import World
 from headwater.parallel.mesh import Mesh
 from headwater.parallel.precision import choose_precision, matrix_products
@@ -46,12 +47,14 @@ from headwater.train.config import TrainConfig
 from headwater.train.data import RunData, validation_windows
 from headwater.train.ledger import RunLedger, record_plan
 from headwater.train.metrics import MetricsCallback
+from headwater.train.objective import build_objective, objective_problems
 from headwater.train.phase_changes import PhaseCallback
 from headwater.train.phases import plan_run
 from headwater.train.rng import seed_everything
 from headwater.train.run_folder import RunFolder
 from headwater.train.sampling import SamplingCallback
 from headwater.train.start import FollowerRun, connected
+from headwater.train.storage import cached
 from headwater.train.train_module import TrainModule
 from headwater.train.trainer import Trainer
 from headwater.train.validation import ValidationCallback
@@ -105,17 +108,21 @@ def train_run(
     reporter: Reporter = SILENT,
     recipe_text: str = "",
     callbacks: Sequence[Callback] = (),
+    storage: DatasetConfig | None = None,
 ) -> RunFolder:
     """Train, or go on training, in `run_dir`.
 
     In a layout of several ranks every rank calls this with the same arguments, started by torchrun; `run_dir` and
     `dataset` are on a file system that all see. Rank 0 writes and reports; errors are raised by all.
 
-    `callbacks` are called after validation and before metrics and checkpoints. Raises RecipeError for what cannot be
+    `callbacks` are called after validation and before metrics and checkpoints. `storage` says whether shards are cached
+    (`cache_dir` and what belongs to it). Raises RecipeError for what cannot be
     trained as asked, LockedError while another process trains here, DiskSpaceError, `NonFiniteError` when training
     diverges, and `Interrupted` (a KeyboardInterrupt) after a signal, with a checkpoint saved. UserError if the folder
     holds a run, finished or not, of other settings, data or tokenizer.
     """
+    for where, what, mend in objective_problems(config, model, parallel):
+        raise RecipeError(what, where=where, mend=mend)
     run = RunFolder(run_dir)
     if run.final is not None:
         _refuse_another(run, _record(config, model, seed, TokenDataset.open(dataset), Tokenizer.load(tokenizer)))
@@ -125,8 +132,10 @@ def train_run(
         ranks.on_first(lambda: _take(run_dir, stack))
         if not ranks.first:
             run, reporter = FollowerRun(run_dir), SILENT
-        parts = _Run(config, model, mesh, ranks, monitor, dataset, tokenizer, seed, run, reporter, recipe_text)
-        return parts.go(callbacks)
+        storage = storage or DatasetConfig()
+        parts = _Run(config, model, mesh, ranks, monitor, dataset, tokenizer, seed, run, reporter, recipe_text, storage)
+        with cached(parts.dataset, storage, parts.reporter):
+            return parts.go(callbacks)
 
 
 def _sharing(device: torch.device) -> int:
@@ -182,12 +191,14 @@ class _Run:
         run: RunFolder,
         reporter: Reporter,
         recipe_text: str,
+        storage: DatasetConfig,
     ) -> None:
         self.config, self.monitor, self.seed, self.run, self.reporter = config, monitor, seed, run, reporter
         self.mesh, self.ranks, self.device = mesh, ranks, mesh.device
-        self.dataset = TokenDataset.open(dataset)
+        self.dataset, self.storage = TokenDataset.open(dataset), storage
         self.tokenizer = Tokenizer.load(tokenizer)
         self.dataset.check_tokenizer(self.tokenizer)
+        self.objective = build_objective(config.objective, self.tokenizer, self.dataset.split("train").domains, seed)
         self.model = model.with_vocab_size(self.tokenizer.vocab_size)
         self.plan = plan_run(config)
         self._check_lengths()
@@ -201,7 +212,9 @@ class _Run:
             device_type=self.device.type,
             precision=self.precision,
         )
-        self.choices = announce.Choices(self.device, self.precision, precision_why, self.micro_batch, micro_why)
+        self.choices = announce.Choices(
+            self.device, self.precision, precision_why, self.micro_batch, micro_why, mesh.config
+        )
         ranks.on_first(lambda: self._settle(recipe_text))
         self.ledger = ranks.on_first(self._open_ledger)
         self.order = StepOrder(self.dataset.split("train").sizes, seed=seed, segments=self.ledger.step_segments())
@@ -236,6 +249,8 @@ class _Run:
                 where="train.seq_len",
                 mend=f"set model.max_position_embeddings to {longest:,}, or shorten train.seq_len",
             )
+        lengths = {f"the sample length of phase {segment.phase}": segment.seq_len for segment in self.plan.segments}
+        check_divisible(self.model, self.mesh.config, lengths)
 
     def _settle(self, recipe_text: str) -> None:
         """Write down what is trained on what, or check that it is the same as before."""
@@ -274,6 +289,8 @@ class _Run:
             document_mask=self.config.document_mask,
             rank=self.mesh.coordinate("dp"),
             ranks=self.mesh.size("dp"),
+            objective=self.objective,
+            cache_ahead=self.storage.cache_read_ahead_steps,
         )
         trainer = Trainer(
             plan=self.plan,
@@ -307,6 +324,7 @@ class _Run:
             self.plan.segments[0].seq_len,
             self.config.validation.windows_per_domain,
             document_mask=self.config.document_mask,
+            objective=self.objective if self.config.objective.name == "mlm" else None,
         )
         if not windows:
             self.reporter.decide("no validation during the run", "the dataset has no validation split")

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 
-from headwater.train.config import DecayShape, ScheduleConfig
+from headwater.train.update_config import DecayShape, ScheduleConfig
 
 EXPONENTIAL_FLOOR = 1e-3
 """An exponential decay cannot reach 0; with a floor below this it ends here (ratio to the peak) and is shifted to hit

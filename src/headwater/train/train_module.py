@@ -23,7 +23,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from headwater.core.errors import HeadwaterError, InputError
-from headwater.model import CrossEntropy, Decoder, ModelConfig
+from headwater.model import CrossEntropy, Decoder, Encoder, ModelConfig
+from headwater.model.hf import Model
 from headwater.model.rope import Rotary
 from headwater.parallel.apply import ParallelOptions, build_stages
 from headwater.parallel.context import Columns, context_of, take_columns
@@ -76,7 +77,7 @@ class TrainModule:
 
     def __init__(
         self,
-        stages: Sequence[Decoder],
+        stages: Sequence[Model],
         config: TrainConfig,
         *,
         mesh: Mesh,
@@ -132,7 +133,7 @@ class TrainModule:
         return cls(stages, config, mesh=mesh, precision=precision, micro_batch=micro_batch)
 
     @property
-    def model(self) -> Decoder:
+    def model(self) -> Model:
         """The whole model, where one rank holds all layers (its matrices may be shared with others)."""
         if self.mesh.size("pp") > 1:
             raise ValueError("this rank holds only some layers")
@@ -226,7 +227,7 @@ class TrainModule:
             sums /= self.mesh.size("tp")
         return sums
 
-    def _forward(self, stage: Decoder, part: Batch) -> CrossEntropy:
+    def _forward(self, stage: Model, part: Batch) -> CrossEntropy:
         """Sums over the predicted tokens of a micro-batch, by a stage that holds all layers."""
         own = self._columns(part)
         return self._loss(stage, self._hidden(stage, own.tokens, own), own.targets)
@@ -235,13 +236,13 @@ class TrainModule:
         """What this rank computes on of a micro-batch."""
         return take_columns(self._context, part.tokens, part.targets, part.positions, part.documents)
 
-    def _hidden(self, stage: Decoder, stream: Tensor, own: Columns) -> Tensor:
+    def _hidden(self, stage: Model, stream: Tensor, own: Columns) -> Tensor:
         """A stage's output for its input: tokens, or the output of the stage before."""
         with self.numerics.autocast():
             hidden: Tensor = stage(stream, own.positions, own.layout)
         return hidden
 
-    def _loss(self, stage: Decoder, hidden: Tensor, targets: Tensor) -> CrossEntropy:
+    def _loss(self, stage: Model, hidden: Tensor, targets: Tensor) -> CrossEntropy:
         """Sums over the predicted tokens, from the last layer's hidden states."""
         with self.numerics.autocast():
             return sharded_cross_entropy(
@@ -251,6 +252,9 @@ class TrainModule:
                 mesh=self.mesh,
                 vocab_size=stage.config.true_vocab_size,
                 z_loss=self._config.z_loss,
+                bias=stage.lm_head_bias if isinstance(stage, Encoder) else None,
+                sparse=isinstance(stage, Encoder),
+                accuracy=not torch.is_grad_enabled(),
             )
 
     def _clip(self, step: int, loss: float) -> tuple[float, float]:
@@ -274,13 +278,14 @@ class TrainModule:
     # Without training.
 
     @torch.no_grad()
-    def evaluate(self, batch: Batch) -> tuple[float, int]:
-        """(sum of nats, predicted tokens) of a batch under the weights as they are.
+    def evaluate(self, batch: Batch) -> tuple[float, int, int]:
+        """(sum of nats, predicted tokens, tokens whose prediction is right) of a batch under the weights as they are.
 
         All ranks bring the same batch; each data-parallel rank computes a share of its rows.
         """
         share = batch.share(self.mesh.coordinate("dp"), self.mesh.size("dp"))
-        return float(self._everywhere(self._executor.evaluate(share))), batch.predicted_tokens
+        nats, correct = self._everywhere(self._executor.evaluate(share)).tolist()
+        return nats, batch.predicted_tokens, round(correct)
 
     @property
     def has_average(self) -> bool:
@@ -306,7 +311,9 @@ class TrainModule:
         """The whole model to generate with, on rank 0 (None on others), without compiled code: generation has a new
         shape at every token. Only where `inference_obstacle` gives none."""
         with self.evaluation(averaged=averaged), torch.compiler.set_stance("force_eager"):
-            yield whole_model(self.model, self.mesh)
+            model = self.model
+            assert isinstance(model, Decoder), "an encoder does not generate"
+            yield whole_model(model, self.mesh)
 
     def inference_obstacle(self) -> str:
         """Why the whole model cannot be brought together on rank 0; "" if it can."""
@@ -352,7 +359,8 @@ class TrainModule:
 
     def flops_per_token(self, seq_len: int) -> int:
         """Model FLOPs of a trained token, forward and backward."""
-        return self.model_config.flops_per_token(seq_len)
+        scored = self._config.objective.mask_rate if self._config.objective.name == "mlm" else 1.0
+        return self.model_config.flops_per_token(seq_len, scored=scored)
 
     # State.
 

@@ -158,6 +158,8 @@ class Trainer:
             "data_wait_seconds": waited,
             "step_seconds": time.perf_counter() - started,
         }
+        if batch.cache_hit_ratio is not None:
+            self.record["cache_hit_ratio"] = batch.cache_hit_ratio
         for callback in self.callbacks:
             beat(step, callback.name)
             callback.after_step(self, outcome)
