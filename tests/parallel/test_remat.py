@@ -217,3 +217,48 @@ def test_a_tensor_that_changed_is_copied_again() -> None:
     assert memory.moved == 2 * buffer.nbytes
     (grad,) = torch.autograd.grad((first + second).sum(), x)
     assert torch.equal(grad, torch.full((64,), 3.0))
+
+
+COMPILED: dict[str, tuple[Mode, RecomputeConfig]] = {
+    "none": ("none", RecomputeConfig()),
+    **{way: WAYS[way] for way in ("selective per operation", "selective attention", "full")},
+}
+
+
+@pytest.mark.parametrize(("way", "offload"), [*((way, False) for way in COMPILED), ("none", True), ("full", True)])
+def test_compiled_blocks_look_into_checkpoints(way: str, offload: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Captured as a graph rather than left to Python (without code generation, which takes a minute)."""
+    monkeypatch.setattr("headwater.parallel.offload.LEAST_BYTES", 0)
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    expected, decoder = gradients(model()), model(*COMPILED[way])
+    if offload:
+        offload_layers(decoder.model.layers)
+    for block in decoder.model.layers.values():
+        block.compile(backend="aot_eager")
+    found = gradients(decoder)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] >= 1
+    for name in expected:
+        torch.testing.assert_close(found[name], expected[name], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("way", ["selective per operation", "selective attention", "full"])
+def test_an_encoder_is_checkpointed_as_a_decoder_is(way: str) -> None:
+    from headwater.model.encoder import Encoder
+
+    config = ModelConfig(
+        architecture="encoder", hidden_size=32, num_hidden_layers=4, num_attention_heads=4, intermediate_size=96,
+        vocab_size=128, max_position_embeddings=64,
+    )  # fmt: skip
+    tokens = torch.arange(2 * 16).view(2, 16) % 100
+
+    def of(mode: Mode, recompute: RecomputeConfig | None) -> dict[str, Tensor]:
+        encoder = Encoder(config)
+        init_weights(encoder, seed=3)
+        checkpoint_layers(encoder.model.layers, mode, recompute)
+        encoder(tokens).square().sum().backward()
+        return {name: p.grad for name, p in encoder.named_parameters() if p.grad is not None}
+
+    plain, other = of("none", None), of(*WAYS[way])
+    for name in plain:
+        assert torch.equal(plain[name], other[name]), name
