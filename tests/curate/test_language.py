@@ -1,12 +1,14 @@
 from pathlib import Path
 
+import numpy as np
 import orjson
 import pytest
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.curate import detect_language, language_shares
+from headwater.curate import CurateConfig, clean_document, detect_language, language_segments, language_shares
+from headwater.curate.language_model import _model, _plain_walk
 
 SENTENCES = {
     "zh": "今天天气很好，我们一起去公园散步，然后回家吃饭。",
@@ -60,6 +62,48 @@ def test_shares_are_ordered_and_add_up_to_at_most_one(text: str) -> None:
     shares = list(language_shares(text).values())
     assert shares == sorted(shares, reverse=True)
     assert sum(shares) <= 1.001
+
+
+@pytest.mark.parametrize(
+    ("lang", "words"),
+    [
+        ("en", "where the water was"), ("de", "nicht nur für dich"), ("fr", "dans une autre maison"),
+        ("es", "para todos los niños"), ("ru", "это был мой дом"), ("zh", "明天再说"), ("ja", "それはだめです"),
+        ("ko", "내일 봐요"), ("es", "El sistema de archivos"), ("en", "He was here"), ("ru", "что делать"),
+    ],
+)  # fmt: skip
+def test_a_few_words_are_enough(lang: str, words: str) -> None:
+    assert detect_language(words)[0] == lang
+
+
+def test_a_mixed_text_comes_apart_in_segments_without_gaps() -> None:
+    text = f"1.\n{SENTENCES['zh']}\n\n{SENTENCES['zh']}\n{SENTENCES['de']}\n```\nx = 1\n```\n{SENTENCES['ja']}"
+    segments = language_segments(text)
+    assert [segment.lang for segment in segments] == ["zh", "de", "ja"]
+    assert "".join(text[segment.start : segment.end] for segment in segments) == text
+    assert language_segments("") == []
+    assert [segment.lang for segment in language_segments("12\n--\n")] == ["und"]
+
+
+def test_each_language_may_have_a_threshold_of_its_own() -> None:
+    text = SENTENCES["zh"] + SENTENCES["de"]  # about half and half
+    for thresholds, rule in (({}, ""), ({"zh": 0.9}, "language.not-accepted"), ({"en": 0.9}, "")):
+        config = CurateConfig(language={"accepted": ["zh", "en"], "min_share": 0.3, "thresholds": thresholds})  # type: ignore[arg-type]
+        assert clean_document(text, config=config).rule == rule
+    with pytest.raises(ValueError, match="not among the accepted"):
+        CurateConfig(language={"accepted": ["zh"], "thresholds": {"fr": 0.5}})  # type: ignore[arg-type]
+
+
+def test_the_compiled_walk_finds_what_the_plain_one_finds() -> None:
+    from headwater.curate.language_kernels import walk
+
+    model = _model()
+    for sentence in SENTENCES.values():
+        data = np.frombuffer(sentence.encode(), np.uint8)
+        plain, compiled = np.empty(data.size, np.int64), np.empty(data.size, np.int64)
+        count = _plain_walk(data, model.move, model.row, model.output, plain)
+        assert walk(data, model.move, model.row, model.output, compiled) == count
+        assert (plain[:count] == compiled[:count]).all()
 
 
 def test_labels_of_real_documents_are_found_again(shared_data: Path) -> None:

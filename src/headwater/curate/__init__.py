@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from headwater.curate.files import FileOptions, curate_files
     from headwater.curate.html import extract_page
     from headwater.curate.identity import raw_digests, raw_inputs
-    from headwater.curate.language import detect_language, language_shares
+    from headwater.curate.language import detect_language, language_segments, language_shares
 
 _HOMES = {
     "Cleaned": "clean",
@@ -30,6 +30,7 @@ _HOMES = {
     "curate_files": "files",
     "detect_language": "language",
     "extract_page": "html",
+    "language_segments": "language",
     "language_shares": "language",
     "raw_digests": "identity",
     "raw_inputs": "identity",
@@ -46,6 +47,7 @@ __all__ = [
     "curate_files",
     "detect_language",
     "extract_page",
+    "language_segments",
     "language_shares",
     "raw_digests",
     "raw_inputs",

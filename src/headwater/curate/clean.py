@@ -172,12 +172,8 @@ def _too_short(cleaned: str, lang: str, config: CleanConfig) -> Cleaned | None:
 def _prepared(text: str, config: CleanConfig, edits: dict[str, int], html: bool) -> list[str] | None:
     """Prose and Markdown code blocks in turn (see `split_fences`), with plain characters and without markup; None if
     markup does not come to an end."""
-    if config.mojibake:
-        text, runs = repair(text)
-        if runs:
-            edits["mojibake"] = runs
     for _ in range(_ROUNDS):
-        text = plain_characters(text) if config.tidy else text
+        text = _characters(text, config, edits)
         if html and is_page(text):
             from headwater.curate.html import extract_page
 
@@ -191,6 +187,21 @@ def _prepared(text: str, config: CleanConfig, edits: dict[str, int], html: bool)
             return pieces
         text = "".join(pieces)
     return None
+
+
+def _characters(text: str, config: CleanConfig, edits: dict[str, int]) -> str:
+    """Mojibake put right and plain characters, until neither finds more: an odd character may be part of mojibake, or
+    stand between its parts."""
+    while True:
+        before = text
+        if config.mojibake:
+            text, runs = repair(text)
+            if runs:
+                edits["mojibake"] = edits.get("mojibake", 0) + runs
+        if config.tidy:
+            text = plain_characters(text)
+        if text == before:
+            return text
 
 
 def _folded(piece: str) -> str:

@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headwater.core.units import HAN, HANGUL, KANA, LATIN, LETTER, classes
+from headwater.curate.language_model import chances
 from headwater.curate.markdown import prose, split_fences
 
 CJK_LANGUAGES = frozenset(["zh", "ja", "ko"])
@@ -40,10 +39,6 @@ CODE_LANGUAGES = _words_of(
 SAMPLE_CHARACTERS = 450
 """About this much of a long text's words is shown to the model, from its beginning, middle and end."""
 
-SHARPNESS = 3
-"""Power the model's chances are raised to: it is so cautious with a short text that "Do you have any social value?" is
-English by 0.4, Danish by 0.1 and much else by little."""
-
 CERTAIN_SHARE = 0.85
 """When a script alone gives a language this share, the model is not asked about the rest."""
 
@@ -57,7 +52,6 @@ _WEIGHTS = {HAN: 1 / 1.6, KANA: 1 / 2.5, HANGUL: 1 / 2.5, LATIN: 1 / 4.7, LETTER
 _JAPANESE_KANA_SHARE = 0.08  # Japanese prose has well over 30% kana; Chinese quotes a の now and then
 _KOREAN_SHARE = 0.3
 _WORD = re.compile(r"[^\W\d_\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3\uf900-\ufaff]{2,}(?:['’][^\W\d_]+)?")
-_NOT_ASKED = _words_of("zh yue wuu ja ko zxx bcl pcm gcf gcr fuv ext kab lij ltg kik sdh st nso hbo grc uzs")
 _ENGLISH = _words_of(
     "the of and to that is with for as was are this be by which from have it not on you an or at can will if when"
 )
@@ -132,6 +126,33 @@ def detect_language(text: str) -> tuple[str, float]:
     return next(iter(shares.items()), (UNKNOWN, 0.0))
 
 
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A run of lines in one language: text[start:end], in characters."""
+
+    start: int
+    end: int
+    lang: str
+
+
+def language_segments(text: str) -> list[Segment]:
+    """A mixed text in runs of lines of one language, in order and without gaps. A line without words of its own (blank,
+    code, a number, a name) goes with the one before it, or with the next at the beginning."""
+    found: list[Segment] = []
+    start = 0
+    for line in text.splitlines(keepends=True):
+        lang, share = detect_language(line)
+        end = start + len(line)
+        unclear = lang == UNKNOWN or (share < CLEAR_CHANCE and lang not in CJK_LANGUAGES) or len(line.strip()) < 2
+        if found and (unclear or found[-1].lang in (lang, UNKNOWN)):
+            known = lang if found[-1].lang == UNKNOWN and not unclear else found[-1].lang
+            found[-1] = Segment(found[-1].start, end, known)
+        else:
+            found.append(Segment(start, end, UNKNOWN if unclear else lang))
+        start = end
+    return found
+
+
 def _classify(text: str) -> tuple[list[tuple[str, float]], float]:
     """Likely languages of the part that is not CJK with their chances, and how certain the model is of the first.
     English is known by its common words, which is cheap."""
@@ -142,11 +163,7 @@ def _classify(text: str) -> tuple[list[tuple[str, float]], float]:
     common = [word for word in words if word in _ENGLISH]
     if len(common) >= _ENGLISH_SHARE * len(words) and len(set(common)) >= _ENGLISH_KINDS:
         return [("en", 1.0)], 1.0
-    model = _model()
-    cautious = model._decide(sample)
-    chances = cautious**SHARPNESS / (cautious**SHARPNESS).sum()
-    best = np.argsort(-chances, kind="stable")[:3]
-    return [(model.nb_classes[index], float(chances[index])) for index in best], float(cautious[best[0]])
+    return chances(sample)
 
 
 def _sample(text: str) -> str:
@@ -158,17 +175,8 @@ def _sample(text: str) -> str:
     return " ".join(" ".join(_WORD.findall(text[place : place + 2 * third]))[: third + 40] for place in places)
 
 
-@cache
-def _model() -> Any:
-    from py3langid.langid import LanguageIdentifier
-
-    model = LanguageIdentifier.from_model_file("data/model.npz.xz", norm_probs=True)
-    model.set_languages([label for label in model.labels if label not in _NOT_ASKED])
-    return model
-
-
 def identifier_version() -> str:
     """What identified the languages, for reports."""
     from importlib.metadata import version
 
-    return f"scripts 1 + py3langid {version('py3langid')}"
+    return f"scripts 1 + priors 1 + py3langid {version('py3langid')}"
