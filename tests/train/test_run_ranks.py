@@ -64,9 +64,11 @@ def alone(world: World, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     return RunFolder.open(path)
 
 
-@pytest.mark.parametrize("layout", [{"dp_shard": 2}, {"tp": 2}, {"dp_replicate": 2, "tp": 2}], ids=str)
+@pytest.mark.parametrize(
+    "layout", [{"dp_shard": 2}, {"tp": 2}, {"dp_replicate": 2, "tp": 2}, {"cp": 2}, {"cp": 2, "tp": 2}], ids=str
+)
 def test_a_run_on_several_ranks_is_the_run_of_one_process(
-    world: World, alone: RunFolder, tmp_path: Path, layout: dict[str, int]
+    world: World, alone: RunFolder, tmp_path: Path, layout: dict[str, Any]
 ) -> None:
     path = tmp_path / "run"
     parallel = ParallelConfig.model_validate(layout | {"micro_batch": 2})
@@ -100,7 +102,8 @@ def test_ranks_that_are_not_as_many_as_the_layout_needs_are_told(world: World, t
         run_ranks(2, rank_run, world, tmp_path / "run", ParallelConfig(dp_shard=2), {"global_batch": 7})
 
 
-def test_a_batch_that_grows_and_phases_go_over_ranks(world: World, tmp_path: Path) -> None:
+@pytest.mark.parametrize("layout", [{"dp_shard": 2}, {"cp": 2, "cp_method": "all_gather"}], ids=str)
+def test_a_batch_that_grows_and_phases_go_over_ranks(world: World, tmp_path: Path, layout: dict[str, Any]) -> None:
     changes = {
         "steps": 6,
         "phases": [{"name": "short", "steps": 3}, {"name": "long", "steps": 3, "seq_len": 64, "global_batch": 4}],
@@ -110,8 +113,7 @@ def test_a_batch_that_grows_and_phases_go_over_ranks(world: World, tmp_path: Pat
         "sampling": {"every": 0},
     }
     rank_run(world, tmp_path / "one", ParallelConfig(), changes)
-    parallel = ParallelConfig(dp_shard=2)
-    run_ranks(2, rank_run, world, tmp_path / "two", parallel, changes)
+    run_ranks(2, rank_run, world, tmp_path / "two", ParallelConfig.model_validate(layout), changes)
     one, two = (list(RunFolder.open(tmp_path / name).metrics()) for name in ("one", "two"))
     assert [row["tokens"] for row in two] == [row["tokens"] for row in one]
     for row, other in zip(two, one, strict=True):
