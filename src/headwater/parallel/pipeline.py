@@ -80,7 +80,7 @@ class _Stage(PipelineStage):
             module,
             spec.index,
             stages,
-            stream_device(module),
+            _device_of(module),
             input_args=place if spec.first else stream,
             output_args=stream,
             group=group,
@@ -301,7 +301,7 @@ class Pipeline:
             raise HeadwaterError(f"the ranks of a pipeline do not run the same step: {lines}")
 
 
-def stream_device(module: nn.Module) -> torch.device:
+def _device_of(module: nn.Module) -> torch.device:
     """Where a stage's parameters are."""
     return next(module.parameters()).device
 
