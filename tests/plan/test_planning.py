@@ -223,6 +223,18 @@ def test_the_emitted_recipe_loads_in_the_trainer_s_schema(name: str) -> None:
     assert yaml.safe_load(yaml.safe_dump(section)) == section
 
 
+def test_a_share_of_layers_and_the_precision_are_in_the_emitted_recipe() -> None:
+    from headwater.train.config import TrainConfig
+
+    layout = Layout(tp=8, pp=8, dp=64, schedule="1f1b", recompute=0.25)
+    section = recipe_section(make_plan(GPT3, WORK, A100S, layout))["train"]
+    assert section == {"precision": WORK.precision, "activation_checkpointing": "full", "recompute": {"num_layers": 3}}
+    loaded = TrainConfig(**section)
+    assert loaded.recompute.share(GPT3.layers // 8) == 0.25
+    assert TrainConfig(activation_checkpointing="full", recompute={"every": 4}).recompute.share(12) == 0.25
+    assert TrainConfig(activation_checkpointing="full").recompute.share(12) == 1.0
+
+
 def test_flags_of_other_trainers_say_the_same_layout() -> None:
     plan = make_plan(GPT3, WORK, A100S, Layout(tp=8, pp=8, dp=64, schedule="interleaved_1f1b", chunks=4))
     flags = megatron_flags(plan)

@@ -297,7 +297,7 @@ def _from_recipe(path: Path, overrides: Any) -> tuple[ModelSpec, dict[str, Any],
             zero=p.zero,
             shard=p.dp_shard if p.zero else p.data_parallel,
             schedule=p.schedule,
-            recompute=1.0 if again == "full" else 0.0,
+            recompute=t.recompute.share(model.layers // (p.pp * p.virtual_stages)) if again == "full" else 0.0,
             recompute_light=again == "selective",
         )
     return model, work, recipe.cluster, layout, t.compile

@@ -85,3 +85,8 @@ class RecomputeConfig(Section):
     def chooses(self) -> bool:
         """Whether it says anything of what is computed again."""
         return self.every != 1 or self.num_layers is not None or self.selective != "per_op"
+
+    def share(self, stage_layers: int) -> float:
+        """Share of a stage's layers that is checkpointed, 0 to 1."""
+        chosen = max(1, stage_layers) / self.every
+        return min(chosen, chosen if self.num_layers is None else self.num_layers) / max(1, stage_layers)

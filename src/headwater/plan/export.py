@@ -1,6 +1,6 @@
 """A plan as something that starts: a recipe's `parallel` section, Megatron-LM flags, a torchtitan configuration.
 
-recipe_section(plan)            # {"parallel": {...}, "train": {"activation_checkpointing": "none"}}
+recipe_section(plan)            # {"parallel": {...}, "train": {"precision": "bf16", ...}}
 """
 
 from __future__ import annotations
@@ -22,12 +22,6 @@ def recipe_section(plan: Plan) -> dict[str, Any]:
             f"not runnable by this trainer: {reason}", where="recipe", mend="export megatron flags instead"
         )
     x = plan.layout
-    if 0.0 < x.recompute < 1.0:
-        raise InputError(
-            f"the trainer recomputes none or all layers, not {x.recompute:.0%}",
-            where="recipe",
-            mend="--fix recompute=none, selective or full",
-        )
     shard = x.shard if x.zero > 0 else 1
     parallel: dict[str, Any] = {
         "dp_replicate": x.dp // shard,
@@ -43,8 +37,12 @@ def recipe_section(plan: Plan) -> dict[str, Any]:
         parallel["schedule"] = x.schedule
         if x.chunks > 1:
             parallel["virtual_stages"] = x.chunks
-    again = "full" if x.recompute == 1.0 else "selective" if x.recompute_light else "none"
-    return {"parallel": parallel, "train": {"activation_checkpointing": again}}
+    again = "full" if x.recompute > 0.0 else "selective" if x.recompute_light else "none"
+    train: dict[str, Any] = {"precision": plan.train.precision, "activation_checkpointing": again}
+    if 0.0 < x.recompute < 1.0:  # the first layers of each stage, as many as make the share
+        stage = plan.model.layers / (x.pp * x.chunks)
+        train["recompute"] = {"num_layers": max(1, round(stage * x.recompute))}
+    return {"parallel": parallel, "train": train}
 
 
 def recipe_yaml(plan: Plan) -> str:
