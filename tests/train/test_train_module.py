@@ -14,7 +14,7 @@ from headwater.core.errors import InputError
 from headwater.model import ModelConfig
 from headwater.model.loss import IGNORE
 from headwater.parallel.mesh import Mesh
-from headwater.parallel.remat import checkpoint_blocks
+from headwater.parallel.remat import checkpoint_layers
 from headwater.train.batch import Batch
 from headwater.train.config import TrainConfig
 from headwater.train.train_module import NonFiniteError, TrainModule
@@ -174,7 +174,7 @@ def test_selective_checkpointing_keeps_what_is_costly_and_recomputes_the_rest(
     mode: str, own: int, foreign: int
 ) -> None:
     block = CountingBlock()
-    checkpoint_blocks([block], mode)  # type: ignore[arg-type]
+    checkpoint_layers({"0": block}, mode)  # type: ignore[arg-type]
     CALLS.update(headwater=0, foreign=0)
     x = torch.ones(3, requires_grad=True)
     block(x).sum().backward()

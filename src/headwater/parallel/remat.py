@@ -132,8 +132,3 @@ def offload_layers(layers: Mapping[str, nn.Module] | nn.ModuleDict) -> None:
     of `forward`."""
     for layer in layers.values():
         layer.forward = offloaded(layer.forward)
-
-
-def checkpoint_blocks(blocks: Iterable[nn.Module], mode: Mode) -> None:
-    """All of the blocks, in one way."""
-    checkpoint_layers({str(number): block for number, block in enumerate(blocks)}, mode)
