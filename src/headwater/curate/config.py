@@ -313,9 +313,9 @@ class CurateConfig(Section):
     """Rules whose removals are taken back, by name, such as `dedup.minhash`: what they removed stays, unless another
     rule takes it. `headwater curate undo` makes a corpus that way."""
 
-    takedown: tuple[str, ...] = field(())
+    takedown: tuple[str, ...] = field((), kind="operational")
     """Files with ids of documents, one a line, that must not be in the corpus, relative to the current folder or
-    absolute. Their content is part of the corpus's identity. `headwater curate remove` makes a corpus that way."""
+    absolute. The ids are part of what the corpus is made from. `headwater curate remove` makes a corpus that way."""
 
     split: SplitConfig = field(default_factory=SplitConfig)
     """Train, validation and test."""

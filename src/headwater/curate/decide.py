@@ -27,9 +27,21 @@ from headwater.curate.exact import KeyCollector, keys_name, local_name
 from headwater.curate.near import needs_signatures
 from headwater.curate.quality.attributes import QualityWriter, quality_name
 from headwater.curate.questions import benchmark_index, take_questions
+from headwater.curate.shard_cache import ShardCache
 from headwater.curate.sift import batches, rule_versions, sift
 
 _NO_HASH = bytes(16)
+FILES = {
+    "texts": texts_name,
+    "quality": quality_name,
+    "keys": keys_name,
+    "local": local_name,
+    "signatures": signatures_name,
+    "info": info_name,
+    "probes": probes_name,
+    "clean": clean_name,
+}
+"""What is written about a shard, the last one last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,19 +52,26 @@ class DecideTask:
     name: str
     config: CurateConfig
     out: ShardFolder
+    cache: ShardCache | None = None
 
 
 def decide_shard(task: DecideTask) -> dict[str, Any]:
     """Decide about every document of a shard, unless that was done. Returns the facts of its attributes:
     `dropped` (rule|lang|domain -> documents, bytes, units) and `documents`."""
-    files = (
-        texts_name, quality_name, keys_name, local_name, signatures_name, info_name, probes_name, clean_name
-    )  # fmt: skip
-    names = [name(task.name) for name in files]
-    found = [task.out.done(name) for name in names]
+    names = {role: name(task.name) for role, name in FILES.items()}
+    found = [task.out.done(name) for name in names.values()]
     if all(found) and found[-1] is not None:
         return found[-1]
-    texts, scores, attributes = task.out.temp(names[0]), task.out.temp(names[1]), task.out.temp(names[-1])
+    if task.cache is not None and (kept := task.cache.restore(task.out, names)) is not None:
+        return kept["clean"]
+    facts = _decide_all(task, names)
+    if task.cache is not None:
+        task.cache.keep(task.out, names)
+    return facts
+
+
+def _decide_all(task: DecideTask, names: dict[str, str]) -> dict[str, Any]:
+    texts, scores, attributes = (task.out.temp(names[role]) for role in ("texts", "quality", "clean"))
     dropped = Tally()
     keys = KeyCollector(task.config.dedup)
     questions = benchmark_index(task.config.decontaminate)
@@ -74,13 +93,13 @@ def decide_shard(task: DecideTask) -> dict[str, Any]:
                     match = held.get(place)
                     _decide(rows, document, cleaned, match, changed, decided, keys, signatures, probes, dropped)
                     rows += 1
-        task.out.finish(names[0], texts)
-        task.out.finish(names[1], scores)
+        task.out.finish(names["texts"], texts)
+        task.out.finish(names["quality"], scores)
         keys.write(task.out, task.name)
         signatures.write(task.out, task.name)
         probes.write(task.out, task.name)
         facts = {"edits": quality.edits, "quality": rule_versions(task.config.quality)}
-        return task.out.finish(names[-1], attributes, documents=rows, dropped=dropped.rows, **facts)
+        return task.out.finish(names["clean"], attributes, documents=rows, dropped=dropped.rows, **facts)
     finally:
         texts.unlink(missing_ok=True)
         scores.unlink(missing_ok=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,17 +19,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headwater.core.artifacts import SCRATCH
-from headwater.core.errors import InputError
 from headwater.core.jsonl import pretty_json
 from headwater.core.shards import ShardFolder
 from headwater.core.stage import StageContext
 from headwater.curate.canaries import measure_canaries
+from headwater.curate.clean import VERSIONS as CLEAN_VERSIONS
 from headwater.curate.config import CurateConfig, SplitConfig
 from headwater.curate.decide import DecideTask, decide_shard
 from headwater.curate.dedup.population import Population
+from headwater.curate.dedup.settings import VERSION
 from headwater.curate.dedup.signatures import load_info
 from headwater.curate.exact import MatchTask, match_partition, partition_count
 from headwater.curate.held_out import held_out_removals
+from headwater.curate.identity import curate_digests
+from headwater.curate.language import identifier_version
 from headwater.curate.near import (
     CUT,
     CUTS,
@@ -43,11 +46,14 @@ from headwater.curate.near import (
 )
 from headwater.curate.place import REMOVED_IDS, PlaceTask, place_shard, sorted_ids
 from headwater.curate.questions import benchmark_index
+from headwater.curate.shard_cache import ShardCache, clear_old, shard_key
+from headwater.curate.sift import rule_versions
 from headwater.curate.split import Limits, limits, sides, split_numbers
 from headwater.curate.texts import CorpusTexts
-from headwater.curate.undo import without_rules
+from headwater.curate.undo import takedown_ids, without_rules
 
 Task = TypeVar("Task")
+TAKEDOWN_IDS = "takedown.txt"
 CANARIES = "canaries.json"
 """What canaries measured; decides nothing."""
 
@@ -65,8 +71,15 @@ class Outcome:
     compared: dict[str, int]
 
 
-def decide_corpus(config: CurateConfig, shards: Shards, out: ShardFolder, context: StageContext) -> Outcome:
-    """Decide about every document of the shards, which are given in the stable order.
+def decide_corpus(
+    config: CurateConfig,
+    shards: Shards,
+    out: ShardFolder,
+    context: StageContext,
+    contents: Mapping[str, str] | None = None,
+) -> Outcome:
+    """Decide about every document of the shards, which are given in the stable order. With `contents`, the SHA-256 of
+    each, what was decided about single documents is kept in the workspace and taken from there.
 
     Raises InputError for a takedown file that cannot be read.
     """
@@ -74,7 +87,8 @@ def decide_corpus(config: CurateConfig, shards: Shards, out: ShardFolder, contex
     taken = takedown_ids(config.takedown)
     alone = without_rules(config)
     benchmark_index(alone.decontaminate)  # complains now of benchmarks that cannot be read
-    tasks = [DecideTask(path, name, alone, out) for name, path in shards]
+    caches = _caches(alone, contents, context.workspace / "curate" / ".shards") if contents is not None else {}
+    tasks = [DecideTask(path, name, alone, out, caches.get(name)) for name, path in shards]
     decided = run_all(decide_shard, tasks, "clean", context)
     partitions = 0
     if config.dedup.exact:
@@ -105,9 +119,24 @@ def decide_corpus(config: CurateConfig, shards: Shards, out: ShardFolder, contex
     if (len(removals) or len(cuts)) and not (near.folder / "texts.bin").exists():  # after a kill
         near.texts(_concerned(population, removals, cuts)).close()
     placed = run_all(place_shard, places, "settle", context)
+    if taken and out.done(TAKEDOWN_IDS) is None:
+        out.write(TAKEDOWN_IDS, "".join(f"{name}\n" for name in sorted(taken)).encode())
     if config.canaries.documents and out.done(CANARIES) is None:
         out.write(CANARIES, pretty_json(measure_canaries(alone, near, removals)))
     return Outcome(decided, placed, limits_of, compared)
+
+
+def _caches(config: CurateConfig, contents: Mapping[str, str], root: Path) -> dict[str, ShardCache]:
+    """The cache's entry of each shard."""
+    clear_old(root)
+    files = curate_digests(config.model_copy(update={"takedown": ()}))
+    versions = {
+        **CLEAN_VERSIONS,
+        **rule_versions(config.quality),
+        "decontaminate": VERSION,
+        "language": identifier_version(),
+    }
+    return {name: ShardCache(root, shard_key(config, sha256, files, versions)) for name, sha256 in contents.items()}
 
 
 def _concerned(population: Population, removals: NDArray[Any], cuts: NDArray[Any]) -> NDArray[np.bool_]:
@@ -213,18 +242,6 @@ def _sides(
     for base, name, chosen, numbers in _by_domain(population, removed, split):
         side[population.number[base + chosen]] = np.where(sides(numbers, limits_of[name]) > 0, 2, 1)
     return side
-
-
-def takedown_ids(files: Sequence[str]) -> frozenset[str]:
-    """Ids in files, one a line; blank lines and what follows a blank are passed over. Raises InputError."""
-    ids: set[str] = set()
-    for name in files:
-        try:
-            lines = Path(name).expanduser().read_text("utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"cannot read the ids to take down: {error}", where=name) from error
-        ids.update(line.split()[0] for line in lines if line.strip())
-    return frozenset(ids)
 
 
 def remove_scratch(out: ShardFolder) -> None:

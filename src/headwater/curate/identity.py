@@ -17,6 +17,7 @@ from headwater.core.errors import InputError
 from headwater.core.rawinput import HashCache, hash_file, walk_files
 from headwater.curate.config import CollectConfig, CurateConfig, SourceConfig
 from headwater.curate.sources import source_files
+from headwater.curate.undo import takedown_ids
 
 
 def raw_inputs(config: CollectConfig, cache: HashCache | None = None) -> str:
@@ -43,7 +44,6 @@ def curate_digests(config: CurateConfig, cache: HashCache | None = None) -> dict
     named = {
         "benchmarks": config.decontaminate.paths,
         "classifier": [classifier] if classifier is not None else [],
-        "takedown": [Path(name).expanduser() for name in config.takedown],
     }
     found: dict[str, str] = {}
     for role, paths in named.items():
@@ -57,6 +57,8 @@ def curate_digests(config: CurateConfig, cache: HashCache | None = None) -> dict
                 state.update(os.fsencode(relative) + b"\0" + hash_file(file, cache).encode() + b"\n")
         if paths:
             found[f"files:{role}"] = state.hexdigest()
+    if ids := takedown_ids(config.takedown):
+        found["files:takedown"] = xxhash.xxh3_128_hexdigest("\n".join(sorted(ids)).encode())
     return found
 
 

@@ -120,7 +120,8 @@ def build_curate(
         shards = document_shards(collected)
         sizes = sum(path.stat().st_size for _, path in shards)
         free_bytes_check(out.dir, 3 * sizes, "curating")
-        report = _curate(config, shards, ShardFolder(out.dir), context)
+        contents = {Path(name).stem: collected.facts(name)["sha256"] for name in collected.files("documents/")}
+        report = _curate(config, shards, ShardFolder(out.dir), context, contents)
         came_in = {field: collected.counts[field] for field in ("documents", "bytes", "units")}
         assert report["in"] == came_in, f"curation saw {report['in']}, collection gave {came_in}"
         out.write(REPORT, pretty_json(report), counts=_curate_counts(report))
@@ -144,9 +145,13 @@ def in_order(folder: Path, facts: Mapping[str, dict[str, Any]]) -> list[tuple[st
 
 
 def _curate(
-    config: CurateConfig, shards: Sequence[tuple[str, Path]], out: ShardFolder, context: StageContext
+    config: CurateConfig,
+    shards: Sequence[tuple[str, Path]],
+    out: ShardFolder,
+    context: StageContext,
+    contents: dict[str, str],
 ) -> dict[str, Any]:
-    outcome = decide_corpus(config, shards, out, context)
+    outcome = decide_corpus(config, shards, out, context, contents)
     weighed = [(name, path, facts["weights"]) for (name, path), facts in zip(shards, outcome.placed, strict=True)]
     tasks = plan_output(weighed, config.shard_bytes, outcome.limits, config.split.seed, out)
     context.reporter.decide(

@@ -1,4 +1,4 @@
-"""Taking rules back: what a rule removed stays, unless another rule takes it.
+"""Taking rules back, and documents down: what a rule removed stays, unless another rule takes it.
 
 Rules that look at one document are not asked; those that compare documents are asked, and what they say is not done, so
 that everything else stays as it was.
@@ -9,9 +9,10 @@ that everything else stays as it was.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headwater.core.errors import UserError
+from headwater.core.errors import InputError, UserError
 
 if TYPE_CHECKING:
     from headwater.curate.config import CurateConfig
@@ -58,3 +59,15 @@ def without_rules(config: CurateConfig) -> CurateConfig:
     if off := sorted(undo & {rule.name for rule in asked(quality)}):
         quality = quality.model_copy(update={"without": (*quality.without, *off)})
     return config.model_copy(update={**update, "quality": quality})
+
+
+def takedown_ids(files: Sequence[str]) -> frozenset[str]:
+    """Ids in files, one a line; blank lines and what follows a blank are passed over. Raises InputError."""
+    ids: set[str] = set()
+    for name in files:
+        try:
+            lines = Path(name).expanduser().read_text("utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"cannot read the ids to take down: {error}", where=name) from error
+        ids.update(line.split()[0] for line in lines if line.strip())
+    return frozenset(ids)

@@ -1,0 +1,217 @@
+"""`headwater curate audit|undo|remove|report`: whether removals hold, taking rules back, taking documents down, and a
+page that shows where everything went."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headwater.cli.common import (
+    Debug,
+    Json,
+    Quiet,
+    Set,
+    Workspace,
+    finish,
+    is_recipe,
+    make_reporter,
+    refuse,
+    require_exists,
+)
+
+if TYPE_CHECKING:
+    from headwater.core.artifacts import Artifact
+
+Target = Annotated[
+    Path, typer.Argument(help="A recipe, or the folder of a corpus (WORKSPACE/curate/...).", show_default=False)
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verbs of this module to `headwater curate`."""
+    app.command("audit")(audit)
+    app.command("undo")(undo)
+    app.command("remove")(remove)
+    app.command("report")(report)
+
+
+def _corpus(target: Path, workspace: Path | None, set_: list[str] | None) -> Artifact:
+    from headwater.curate.audit import corpus_of
+    from headwater.pipeline.corpus import corpus_of_recipe
+    from headwater.pipeline.schema import load
+
+    if is_recipe(target):
+        return corpus_of_recipe(load(target, set_ or ()), workspace)
+    refuse("--set", bool(set_), "changes a recipe, and a corpus is given")
+    refuse("--workspace", workspace is not None, "goes with a recipe; a corpus lies in its workspace")
+    return corpus_of(target)
+
+
+def audit(
+    target: Target,
+    sample: Annotated[int, typer.Option(min=1, help="Removals to replay.")] = 200,
+    seed: Annotated[int, typer.Option(help="Another number draws others.")] = 0,
+    rule: Annotated[
+        list[str] | None, typer.Option(help="Only removals by this rule; may be repeated.", show_default=False)
+    ] = None,
+    samples: Annotated[
+        Path | None,
+        typer.Option(help="Write what was drawn here, with both texts, to read and to label.", show_default=False),
+    ] = None,
+    labels: Annotated[
+        Path | None,
+        typer.Option(help="A samples file in which people set `false` to true or false.", show_default=False),
+    ] = None,
+    workspace: Workspace = None,
+    set_: Set = None,
+    json_: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Replay removals drawn at random: each is decided anew from its source text, by other code."""
+    from headwater.core.files import atomic_write
+    from headwater.curate.audit import audit as run_audit
+    from headwater.curate.dedup.rows import dump
+
+    corpus = _corpus(target, workspace, set_)
+    if labels is not None:
+        require_exists([labels])
+    found = run_audit(corpus.path, sample=sample, seed=seed, rules=rule or (), labels=labels)
+    if samples is not None:
+        atomic_write(samples, b"".join(dump(one) + b"\n" for one in found["samples"]))
+    failed = [one for one in found["samples"] if one["holds"] is False]
+    shown = [{key: value for key, value in one.items() if "text" not in key} for one in failed]
+    result = {**{key: value for key, value in found.items() if key != "samples"}, "failed": shown}
+    finish(result, _audit_lines(found, failed), as_json=json_)
+
+
+def _audit_lines(found: dict[str, Any], failed: list[dict[str, Any]]) -> str:
+    lines = [
+        f"{found['drawn']:,} of {found['removals']:,} removals drawn, {found['replayed']:,} replayed, "
+        f"{found['false']:,} do not hold",
+        f"false-removal rate {_interval(found)}",
+    ]
+    lines += [
+        f"  {rule:<28} {row['replayed']:>6,} replayed {row['false']:>5,} false"
+        for rule, row in found["by_rule"].items()
+    ]
+    lines += [f"  {one['id']} {one['rule']}: {one['why']}" for one in failed[:20]]
+    if (said := found["labelled"]) is not None:
+        lines.append(f"by people: {said['false']:,} of {said['labelled']:,} labelled are false, rate {_interval(said)}")
+    return "\n".join(lines)
+
+
+def _interval(row: dict[str, Any]) -> str:
+    if row["false_rate"] is None:
+        return "unknown: nothing was decided"
+    (low, high), (least, most) = row["wilson_95"], row["clopper_pearson_95"]
+    return f"{row['false_rate']:.2%} (95 %: Wilson {low:.2%} to {high:.2%}, Clopper-Pearson {least:.2%} to {most:.2%})"
+
+
+def undo(
+    rule: Annotated[str, typer.Argument(help="The rule to take back, such as dedup.minhash.", show_default=False)],
+    target: Target,
+    workspace: Workspace = None,
+    set_: Set = None,
+    json_: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Make the corpus again with what a rule removed in it."""
+    from headwater.curate.remake import remake
+
+    corpus = _corpus(target, workspace, set_)
+    made = remake(corpus, undo=[rule], reporter=make_reporter(quiet=quiet))
+    rules = ", ".join(made.identity["undo"])
+    result = {
+        "corpus": str(made.path),
+        "fingerprint": made.fingerprint,
+        "was": corpus.fingerprint,
+        "undo": made.identity["undo"],
+        "documents": made.counts["documents"],
+        "restored": made.counts["documents"] - corpus.counts["documents"],
+    }
+    text = (
+        f"{result['restored']:,} documents restored, {result['documents']:,} in all: {made.path}\n"
+        f"in a recipe: curate: {{undo: [{rules}]}}"
+    )
+    finish(result, text, as_json=json_)
+
+
+def remove(
+    target: Target,
+    ids: Annotated[
+        list[Path], typer.Option(help="File with ids of documents, one a line; may be repeated.", show_default=False)
+    ],
+    workspace: Workspace = None,
+    set_: Set = None,
+    json_: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Take documents down: make the corpus without them, and name the datasets, runs and steps that saw them."""
+    from headwater.curate.remake import copies_of, ids_in, remake
+    from headwater.pipeline.corpus import who_saw
+
+    require_exists(ids)
+    corpus = _corpus(target, workspace, set_)
+    wanted = ids_in(ids)
+    copies = copies_of(corpus, wanted)
+    made = remake(corpus, takedown=wanted, reporter=make_reporter(quiet=quiet))
+    taken = made.counts["dropped"].get("takedown.id", {"documents": 0})["documents"]
+    result = {
+        "corpus": str(made.path),
+        "fingerprint": made.fingerprint,
+        "was": corpus.fingerprint,
+        "asked": len(wanted),
+        "taken_down": taken,
+        "copies_that_stay": copies,
+        **who_saw(corpus.path.resolve().parent.parent, wanted),
+    }
+    finish(result, _remove_lines(result), as_json=json_)
+
+
+def _remove_lines(result: dict[str, Any]) -> str:
+    lines = [f"{result['taken_down']:,} documents taken down in all, {result['asked']:,} asked for: {result['corpus']}"]
+    lines += [
+        f"  {row['id']} had gone by {row['rule']} already; {row['kept_id']}, which says the same, stays: "
+        "add its id to take it down too"
+        for row in result["copies_that_stay"]
+    ]
+    lines += [f"dataset {row['dataset']} holds {len(row['documents']):,} of them" for row in result["datasets"]]
+    for run in result["runs"]:
+        lines.append(f"run {run['run']} read {len(run['documents']):,} of them in {run['steps_done']:,} steps:")
+        lines += [f"  {row['id']}: step {', '.join(f'{step:,}' for step in row['steps'])}" for row in run["documents"]]
+    lines += [f"run {name}: its dataset is gone, so nobody can say" for name in result["unknown"]]
+    if not result["runs"] and not result["unknown"]:
+        lines.append("no run has read any of them")
+    return "\n".join(lines)
+
+
+def report(
+    target: Target,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The page to write.")] = Path("curation.html"),
+    samples: Annotated[int, typer.Option(min=0, help="Removals to show of each rule.")] = 3,
+    workspace: Workspace = None,
+    set_: Set = None,
+    json_: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Write a page that shows where documents, bytes, units and tokens went, and removals to read."""
+    from headwater.core.files import atomic_write
+    from headwater.core.jsonl import parse_json
+    from headwater.curate.audit import some_of_each_rule
+    from headwater.curate.decisions import CANARIES
+    from headwater.curate.report_page import report_page
+    from headwater.pipeline.corpus import tokens_of
+
+    corpus = _corpus(target, workspace, set_)
+    found = parse_json(corpus.file("report.json").read_bytes())
+    canaries = parse_json(corpus.file(CANARIES).read_bytes()) if CANARIES in corpus.files() else None
+    tokens = tokens_of(corpus)
+    drawn = some_of_each_rule(corpus.path, samples) if samples else []
+    page = report_page(found, canaries, drawn, tokens, f"Curation of corpus {corpus.fingerprint}")
+    atomic_write(out, page.encode())
+    result = {"page": str(out), "corpus": str(corpus.path), "report": found, "canaries": canaries, "tokens": tokens}
+    finish(result, f"wrote {out}", as_json=json_)

@@ -1,0 +1,273 @@
+"""Replaying removals: draw some at random, decide each anew from the source text, count those that do not hold.
+
+In: a corpus (the folder of a finished curate stage, its documents in the same workspace). Out: for each drawn removal
+whether its rule holds, with the score computed again by other code (`evidence`); over all, the false-removal rate with
+its 95 % interval. What a rule means is for people to judge: `samples` holds both texts to read and to label, and labels
+give a second rate.
+
+    audit(Path("workspace/curate/0123456789abcdef"), sample=200)["false_rate"]
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow.parquet as pq
+import xxhash
+
+from headwater.core.artifacts import Artifact, ArtifactStore
+from headwater.core.errors import InputError
+from headwater.curate.attributes import read_rows
+from headwater.curate.config import CurateConfig
+from headwater.curate.dedup.benchmarks import Item
+from headwater.curate.dedup.rows import find_files
+from headwater.curate.evidence import clopper_pearson, covered, overlap, wilson, words
+from headwater.curate.questions import settings_of
+
+REMOVED = "removed.parquet"
+TOLERANCE = 1e-6
+_COMPARED = ("dedup.exact", "dedup.short", "dedup.minhash", "dedup.simhash", "split.near-held-out")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`holds` is None for a removal that cannot be decided anew; `score` is what was computed."""
+
+    holds: bool | None
+    why: str = ""
+    score: float | None = None
+
+
+def audit(
+    folder: Path, *, sample: int = 200, seed: int = 0, rules: Sequence[str] = (), labels: Path | None = None
+) -> dict[str, Any]:
+    """Replay removals of a corpus. `rules` narrows to some; `labels` is a file of samples with a person's `false`.
+
+    Raises InputError for a folder that is no corpus, or whose documents are no longer there.
+    """
+    artifact = corpus_of(folder)
+    rows = list(draw(artifact.file(REMOVED), sample, seed, rules))
+    wanted = {row["id"] for row in rows} | {row["kept_id"] for row in rows if row["kept_id"]}
+    replay = _Replay(artifact, wanted)
+    samples = []
+    for row in rows:
+        verdict = replay.decide(row)
+        samples.append(
+            {
+                **{key: row[key] for key in ("id", "action", "rule", "version", "score", "kept_id", "spans", "detail")},
+                "holds": verdict.holds,
+                "why": verdict.why,
+                "score_again": verdict.score,
+                "text": replay.text(row["id"]),
+                "kept_text": replay.text(row["kept_id"]),
+                "false": None,
+            }
+        )
+    decided = [one for one in samples if one["holds"] is not None]
+    by_rule = {
+        rule: _rate([one for one in decided if one["rule"] == rule])
+        for rule in sorted({one["rule"] for one in decided})
+    }
+    return {
+        "corpus": artifact.fingerprint,
+        "removals": artifact.facts(REMOVED).get("documents", 0),
+        "drawn": len(samples),
+        "not_replayed": len(samples) - len(decided),
+        **_rate(decided),
+        "by_rule": by_rule,
+        "labelled": _labelled(labels) if labels is not None else None,
+        "samples": samples,
+    }
+
+
+def some_of_each_rule(folder: Path, most: int) -> list[dict[str, Any]]:
+    """Up to `most` removals of every rule, drawn at random, with both texts."""
+    artifact = corpus_of(folder)
+    rules = sorted({row["rule"] for row in read_rows(artifact.file(REMOVED), ["rule"])})
+    return [one for rule in rules for one in audit(folder, sample=most, rules=[rule])["samples"]]
+
+
+def _rate(samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    false = sum(not one["holds"] for one in samples)
+    return {"replayed": len(samples), "false": false, **interval(false, len(samples))}
+
+
+def interval(hits: int, trials: int) -> dict[str, Any]:
+    """A share with both of its 95 % intervals."""
+    return {
+        "false_rate": round(hits / trials, 6) if trials else None,
+        "wilson_95": [round(edge, 6) for edge in wilson(hits, trials)],
+        "clopper_pearson_95": [round(edge, 6) for edge in clopper_pearson(hits, trials)],
+    }
+
+
+def _labelled(path: Path) -> dict[str, Any]:
+    """The rate by people: rows of a samples file whose `false` is true or false."""
+    try:
+        rows = [orjson.loads(line) for line in path.read_bytes().splitlines() if line.strip()]
+        said = [row["false"] for row in rows if isinstance(row["false"], bool)]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"cannot read the labels: {error}", where=str(path), mend="give a file that --samples wrote"
+        ) from error
+    return {"labelled": len(said), "false": sum(said), **interval(sum(said), len(said))}
+
+
+def corpus_of(folder: Path) -> Artifact:
+    """The corpus in a folder. Raises InputError if it is none."""
+    artifact = Artifact.open(folder)
+    if artifact.stage != "curate":
+        raise InputError(f"this is the result of {artifact.stage}", where=str(folder), mend="give a curated corpus")
+    return artifact
+
+
+def draw(removed: Path, sample: int, seed: int, rules: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
+    """A random sample of rows of `removed.parquet`, by a hash of seed and row: the same for the same seed."""
+    best: list[tuple[int, int, dict[str, Any]]] = []
+    for number, row in enumerate(read_rows(removed)):
+        if rules and row["rule"] not in rules:
+            continue
+        key = -xxhash.xxh3_64_intdigest(f"{seed}\0{row['id']}\0{number}".encode())
+        if len(best) < sample:
+            heapq.heappush(best, (key, number, row))
+        elif best and key > best[0][0]:
+            heapq.heapreplace(best, (key, number, row))
+    yield from (row for _, _, row in sorted(best, key=lambda entry: entry[1]))
+
+
+def documents_of(artifact: Artifact) -> Artifact:
+    """The documents a corpus was made from. Raises InputError if they are gone."""
+    store = ArtifactStore(artifact.path.resolve().parent.parent)
+    collected = store.find("collect", artifact.inputs["collect"])
+    if collected is None:
+        raise InputError(
+            f"the documents {artifact.inputs['collect']} are not in the workspace around the corpus",
+            where=str(artifact.path),
+            mend="run the recipe again to collect them",
+        )
+    return collected
+
+
+def fetch(collected: Artifact, ids: set[str]) -> dict[str, dict[str, Any]]:
+    """Documents by id, from the shards that hold them."""
+    found: dict[str, dict[str, Any]] = {}
+    for name in collected.files("documents/"):
+        with pq.ParquetFile(collected.file(name)) as file:
+            for group in range(file.num_row_groups):
+                column = file.read_row_group(group, columns=["id"]).column("id").to_pylist()
+                rows = [number for number, identifier in enumerate(column) if identifier in ids]
+                if rows:
+                    found |= {row["id"]: row for row in file.read_row_group(group).take(rows).to_pylist()}
+    return found
+
+
+class _Replay:
+    """Decides removals anew."""
+
+    def __init__(self, artifact: Artifact, wanted: set[str]) -> None:
+        self.config = CurateConfig(**artifact.identity)
+        self._documents = fetch(documents_of(artifact), wanted)
+        self._gone = {
+            row["id"]
+            for row in read_rows(artifact.file(REMOVED), ["id", "action", "rule"])
+            if row["action"] == "remove" and row["id"] in wanted and row["rule"] != "takedown.id"
+        }
+        self._cleaned: dict[str, Any] = {}
+        self._items: dict[str, str] | None = None
+
+    def text(self, identifier: str) -> str | None:
+        """The cleaned text, or the raw one of a document that cleaning dropped."""
+        if identifier not in self._documents:
+            return None
+        cleaned = self._clean(identifier)
+        return cleaned.text if cleaned.text is not None else self._documents[identifier]["text"]
+
+    def _clean(self, identifier: str) -> Any:
+        if identifier not in self._cleaned:
+            from headwater.curate.sift import sift
+
+            row = self._documents[identifier]
+            document = tuple(row[name] for name in ("id", "text", "lang", "domain", "meta"))
+            self._cleaned[identifier] = sift([document], self.config).cleaned[0]
+        return self._cleaned[identifier]
+
+    def decide(self, row: dict[str, Any]) -> Verdict:
+        """Whether one removal holds."""
+        rule = row["rule"]
+        if rule == "takedown.id":
+            return Verdict(None, "asked for by id")
+        if row["id"] not in self._documents:
+            return Verdict(None, "its document is no longer there")
+        if rule in _COMPARED:
+            return self._compared(row)
+        if rule.startswith("dedup.ngram"):
+            return self._passage(row)
+        if rule == "decontaminate.question":
+            return self._question(row)
+        return self._alone(row)
+
+    def _compared(self, row: dict[str, Any]) -> Verdict:
+        if row["kept_id"] in self._gone:
+            return Verdict(False, "the document it was removed for does not stay")
+        mine, theirs = self._clean(row["id"]).text, self._clean(row["kept_id"]).text
+        if mine is None or theirs is None:
+            return Verdict(False, "cleaning drops one of the two")
+        if row["rule"] == "dedup.exact":
+            return Verdict(mine == theirs, "" if mine == theirs else "the texts differ", float(mine == theirs))
+        dedup = self.config.dedup
+        score = overlap(mine, theirs, width=dedup.width, measure=dedup.measure, simplify=dedup.fold_traditional)
+        if score < dedup.threshold:
+            return Verdict(False, f"scores {score:.4f}, under {dedup.threshold}", score)
+        if abs(score - row["score"]) > TOLERANCE:
+            return Verdict(False, f"scores {score:.6f}, not {row['score']:.6f}", score)
+        return Verdict(True, score=score)
+
+    def _passage(self, row: dict[str, Any]) -> Verdict:
+        mine, theirs = self._clean(row["id"]).text, self._clean(row["kept_id"]).text
+        if mine is None or theirs is None or not row["spans"]:
+            return Verdict(False, "cleaning drops one of the two")
+        simplify = self.config.dedup.fold_traditional
+        for start, end, kept_start, kept_end in row["spans"]:
+            if words(mine[start:end], simplify) != words(theirs[kept_start:kept_end], simplify):
+                return Verdict(False, "the passage is not that of the kept document")
+        return Verdict(True)
+
+    def _question(self, row: dict[str, Any]) -> Verdict:
+        question = self._questions().get(row["kept_id"])
+        if question is None:
+            return Verdict(None, "the benchmark is no longer there")
+        config = self.config.decontaminate
+        (start, end), text = row["spans"][0], self._documents[row["id"]]["text"]
+        cleaned = self._clean(row["id"]).text
+        part = (cleaned if cleaned is not None else text)[start:end]
+        score = covered(question, part, width=config.width, simplify=config.fold_traditional)
+        if score < config.threshold:
+            return Verdict(False, f"{score:.4f} of the question is there, under {config.threshold}", score)
+        return Verdict(True, score=score)
+
+    def _questions(self) -> dict[str, str]:
+        if self._items is None:
+            from headwater.curate.dedup.decontaminate import read_items
+
+            config = self.config.decontaminate
+            try:
+                items: list[Item] = read_items(find_files(config.paths), settings_of(config))[0]
+            except InputError:
+                items = []
+            self._items = {item.name: item.question for item in items}
+        return self._items
+
+    def _alone(self, row: dict[str, Any]) -> Verdict:
+        cleaned = self._clean(row["id"])
+        if cleaned.text is not None:
+            return Verdict(False, "no rule takes it now")
+        if cleaned.rule != row["rule"] or cleaned.version != row["version"]:
+            return Verdict(False, f"{cleaned.rule} version {cleaned.version} takes it now", cleaned.score)
+        if abs(float(cleaned.score) - row["score"]) > TOLERANCE * max(1.0, abs(row["score"])):
+            return Verdict(False, f"scores {cleaned.score:g}, not {row['score']:g}", float(cleaned.score))
+        return Verdict(True, score=float(cleaned.score))

@@ -1,0 +1,170 @@
+"""The report of a corpus as one HTML page without requests to anywhere: where the documents went, and samples to read.
+
+In: `report.json`, `canaries.json`, samples from the audit, tokens by dataset. Out: HTML text.
+
+    page = report_page(report, canaries, samples, tokens, title="corpus 0123456789abcdef")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from typing import Any
+
+_STYLE = """
+body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:72rem;padding:0 1rem;color:#1b1b1b;background:#fff}
+h1{font-size:1.5rem}h2{font-size:1.15rem;margin-top:2.2rem}
+table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
+th,td{text-align:right;padding:.2rem .6rem;border-bottom:1px solid #e4e4e4}
+th:first-child,td:first-child{text-align:left}
+.bar{background:#e8edf3;height:.55rem;border-radius:2px;min-width:8rem}
+.bar i{display:block;height:100%;background:#3b6ea5}
+.loss .bar i{background:#c0653a}td.wide{width:24%}
+details{margin:.6rem 0;border:1px solid #e4e4e4;border-radius:4px;padding:.4rem .8rem}
+pre{white-space:pre-wrap;word-break:break-word;max-height:22rem;overflow:auto;background:#f7f7f7;padding:.6rem}
+.pair{display:grid;grid-template-columns:1fr 1fr;gap:1rem}mark{background:#ffe9a8}.note{color:#666}
+@media(prefers-color-scheme:dark){body{background:#161616;color:#e4e4e4}th,td,details{border-color:#333}
+pre{background:#222}.bar{background:#2b2f36}mark{background:#6b5514;color:inherit}.note{color:#999}}
+"""
+SHOWN_CHARACTERS = 3000
+_FIELDS = ("documents", "bytes", "units")
+
+
+def report_page(
+    report: Mapping[str, Any],
+    canaries: Mapping[str, Any] | None,
+    samples: Sequence[Mapping[str, Any]],
+    tokens: Mapping[str, Any],
+    title: str,
+) -> str:
+    """The whole page."""
+    parts = [
+        f"<!doctype html><html lang=en><meta charset=utf-8><title>{escape(title)}</title>",
+        f"<meta name=viewport content='width=device-width'><style>{_STYLE}</style><h1>{escape(title)}</h1>",
+        _waterfall(report),
+        _split_table(report, tokens),
+        _matrix("By language", report["by_language"]),
+        _matrix("By domain", report["by_domain"]),
+        _canaries(canaries),
+        _samples(samples),
+    ]
+    return "\n".join(part for part in parts if part)
+
+
+def _table(columns: Iterable[str], rows: Iterable[tuple[str, Sequence[str]]]) -> str:
+    head = "".join(f"<th>{escape(name)}</th>" for name in columns)
+    body = "".join(f"<tr class='{kind}'>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>" for kind, cells in rows)
+    return f"<table><tr>{head}</tr>{body}</table>"
+
+
+def _bar(share: float) -> str:
+    return f"<div class=bar><i style='width:{100 * max(0.0, min(1.0, share)):.2f}%'></i></div>"
+
+
+def _waterfall(report: Mapping[str, Any]) -> str:
+    total = report["in"]
+    rows = [("", _cells("came in", total, total))]
+    rows += [("loss", _cells(rule, lost, total)) for rule, lost in _by_size(report["dropped"])]
+    rows += [("loss", _cells(f"{rule} (cut)", lost, total, documents=False)) for rule, lost in _by_size(report["cut"])]
+    rows.append(("loss", _cells("taken by cleaning", report["edited"], total)))
+    rows.append(("", _cells("kept", report["out"], total)))
+    note = (
+        "<p class=note>in = kept + dropped + cut + taken by cleaning, exactly. "
+        "A unit is one CJK character, or one word or number.</p>"
+    )
+    return "<h2>Where it went</h2>" + _table(("", *_FIELDS, "share of bytes"), rows) + note
+
+
+def _by_size(rows: Mapping[str, Mapping[str, int]]) -> list[tuple[str, Mapping[str, int]]]:
+    return sorted(rows.items(), key=lambda item: (-item[1]["bytes"], item[0]))
+
+
+def _cells(name: str, row: Mapping[str, int], total: Mapping[str, int], documents: bool = True) -> list[str]:
+    numbers = [f"{row[field]:,}" if field in row and (documents or field != "documents") else "" for field in _FIELDS]
+    share = row["bytes"] / total["bytes"] if total["bytes"] else 0.0
+    return [escape(name), *numbers, f"{_bar(share)}{share:.2%}"]
+
+
+def _split_table(report: Mapping[str, Any], tokens: Mapping[str, Any]) -> str:
+    rows = []
+    for split, domains in report.get("splits", {}).items():
+        for domain, counts in domains.items():
+            packed = [f"{found.get(split, {}).get(domain, 0):,}" for found in tokens.values()]
+            rows.append(("", [escape(f"{split} · {domain}"), *(f"{counts[field]:,}" for field in _FIELDS), *packed]))
+    columns = ("", *_FIELDS, *(f"tokens in dataset {name}" for name in tokens))
+    return "<h2>What there is to train on</h2>" + _table(columns, rows) if rows else ""
+
+
+def _matrix(title: str, table: Mapping[str, Any]) -> str:
+    """Bytes by reason, a row for each language or domain."""
+    reasons = sorted({rule for row in table.values() for rule in row["dropped"]})
+    rows = []
+    for name, row in sorted(table.items(), key=lambda item: -item[1]["in"]["bytes"]):
+        share = row["out"]["bytes"] / row["in"]["bytes"] if row["in"]["bytes"] else 0.0
+        lost = [f"{row['dropped'][rule]['documents']:,}" if rule in row["dropped"] else "" for rule in reasons]
+        rows.append(
+            (
+                "",
+                [
+                    escape(name),
+                    f"{row['in']['documents']:,}",
+                    f"{row['out']['documents']:,}",
+                    f"{_bar(share)}{share:.1%}",
+                    *lost,
+                ],
+            )
+        )
+    return f"<h2>{escape(title)}</h2>" + _table(("", "documents in", "kept", "bytes kept", *reasons), rows)
+
+
+def _canaries(canaries: Mapping[str, Any] | None) -> str:
+    if not canaries:
+        return ""
+    rows = [
+        ("", [f"{row['lang']}, {row['edit']:.0%} of units changed", str(row["planted"]), str(row["duplicates"]),
+              str(row["found"]), _share(row["recall"])])
+        for row in canaries.get("duplicates", ())
+    ]  # fmt: skip
+    rows += [
+        ("", [f"benchmark question, {row['edit']:.0%} of units changed", str(row["planted"]), "", str(row["found"]),
+              _share(row["recall"])])
+        for row in canaries.get("questions", ())
+    ]  # fmt: skip
+    columns = ("", "planted", f"of them duplicates (score {canaries['threshold']:g} or more)", "found", "recall")
+    return "<h2>Canaries</h2>" + _table(columns, rows) if rows else ""
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else f"{value:.1%}"
+
+
+def _samples(samples: Sequence[Mapping[str, Any]]) -> str:
+    if not samples:
+        return ""
+    parts = ["<h2>Removed, to read</h2>"]
+    for one in sorted(samples, key=lambda row: str(row["rule"])):
+        kept = f" · for {escape(one['kept_id'])}" if one["kept_id"] else ""
+        detail = f" · {escape(one['detail'])}" if one["detail"] else ""
+        head = f"{escape(one['rule'])} · score {one['score']:.4g} · {escape(one['id'])}{kept}{detail}"
+        spans = [(span[0], span[1]) for span in one["spans"]]
+        text = f"<pre>{_marked(one['text'] or '', spans)}</pre>"
+        if one.get("kept_text"):
+            theirs = [(span[2], span[3]) for span in one["spans"] if len(span) == 4]
+            text = f"<div class=pair>{text}<pre>{_marked(one['kept_text'], theirs)}</pre></div>"
+        parts.append(f"<details><summary>{head}</summary>{text}</details>")
+    return "\n".join(parts)
+
+
+def _marked(text: str, spans: Sequence[tuple[int, int]]) -> str:
+    """The text with spans marked, cut to a length that can be read."""
+    pieces, at = [], 0
+    shown = text[:SHOWN_CHARACTERS]
+    for start, end in sorted(spans):
+        if start >= len(shown):
+            break
+        start = max(start, at)
+        if end > start:
+            pieces += [escape(shown[at:start]), f"<mark>{escape(shown[start:end])}</mark>"]
+            at = max(at, min(end, len(shown)))
+    pieces.append(escape(shown[at:]))
+    return "".join(pieces) + (" …" if len(text) > len(shown) else "")
