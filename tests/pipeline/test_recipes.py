@@ -73,7 +73,7 @@ def test_running_a_large_recipe_says_what_is_missing(
     text = str(caught.value)
     assert "no file is there for web (corpus/web" in text
     assert "ranks" in text
-    assert "trains in one process" in text
+    assert "headwater launch" in text
     assert "--set collect.root=DIR" in text
     assert not (tmp_path / "w").exists()
 
@@ -85,6 +85,18 @@ def test_a_model_too_large_for_this_machine_is_named_before_anything_starts() ->
     missing = {item["field"]: item["what"] for item in describe(loaded)["missing_to_run"]}
     assert "this machine has" in missing["model"]
     assert "there is no source of text" in missing["collect.sources"]
+
+
+def test_a_layout_runs_where_there_is_a_place_for_every_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(ranks: int) -> dict[str, str]:
+        text = f"train: {{steps: 1, device: cpu, global_batch: 128}}\nparallel: {{dp_shard: {ranks}}}"
+        return {item["field"]: item["what"] for item in describe(loads(text))["missing_to_run"]}
+
+    assert "parallel" not in missing(2)
+    assert "64 places for ranks on its CPU" in missing(128)["parallel"]
+    monkeypatch.setenv("WORLD_SIZE", "128")
+    monkeypatch.setenv("RANK", "3")
+    assert "parallel" not in missing(128)  # the launcher has found places
 
 
 def test_the_bilingual_mixture_is_in_tokens_of_five_domains() -> None:

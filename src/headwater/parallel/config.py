@@ -1,8 +1,7 @@
 """The layout of a training run: how ranks share data, layers, matrices and sequences.
 
 In: the `parallel` section. Out: a checked layout that can describe itself. Everything here is operational: the same
-recipe trained in another layout is the same run. This version trains in one process; a layout of more ranks loads,
-is checked against the model and batch, and describes itself, and `headwater run` says that it cannot start it.
+recipe trained in another layout is the same run.
 
     ParallelConfig(dp_replicate=64, tp=8, pp=8).ranks == 4096
 """

@@ -17,6 +17,7 @@ from headwater.core.recipe_canonical import Problem
 from headwater.parallel.context_method import length_problem, method_of
 from headwater.parallel.divisibility import tensor_problems
 from headwater.parallel.stages import choose_for_pipeline, compile_problem, micro_batch_problem
+from headwater.pipeline.ranks import MOST_ON_CPU, joined
 from headwater.pipeline.schema import Recipe
 from headwater.train.objective import objective_problems
 
@@ -149,18 +150,22 @@ def _matches(root: Path, pattern: str) -> bool:
 
 
 def _missing_hardware(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
+    if joined():
+        return  # on which machines is the launcher's business; the trainer looks at their memory
     layout = recipe.parallel
-    if layout.ranks > 1:
+    have, what = _places(recipe.train.device)
+    if have is not None and layout.ranks > have:
         yield (
             "parallel",
-            f"the layout is {layout.describe()}; this version trains in one process",
-            "run it on one device with --set parallel={}, or only look: `headwater recipe describe`",
+            f"the layout is {layout.describe()}; this machine has {have} {what}",
+            "write what starts it on a cluster with `headwater launch`, or run it here in another layout: "
+            "--set parallel={} is one process",
         )
         return
     if recipe.train.device in ("cuda", "mps") or (recipe.train.device == "auto" and _has_accelerator()):
         return  # the trainer's dry run measures the accelerator's memory itself
     parameters = recipe.sized_model.parameter_count(padded=True).total
-    needed, here = parameters * BYTES_PER_PARAMETER, _memory_bytes()
+    needed, here = parameters * BYTES_PER_PARAMETER * layout.dp_replicate, _memory_bytes()
     if here and needed > here:
         yield (
             "model",
@@ -168,6 +173,14 @@ def _missing_hardware(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
             f"this machine has {here / 2**30:,.0f}",
             "use a machine with more memory, or a smaller model (--set model.num_hidden_layers=...)",
         )
+
+
+def _places(device: str) -> tuple[int | None, str]:
+    """(ranks that can be started here, what they are), asked without torch; None where only torch could tell."""
+    if device != "cpu" and _has_accelerator():
+        gpus = Path("/proc/driver/nvidia/gpus")
+        return (len(list(gpus.iterdir())), "GPUs") if gpus.is_dir() else (None, "")
+    return MOST_ON_CPU, "places for ranks on its CPU"
 
 
 def _has_accelerator() -> bool:
