@@ -62,7 +62,8 @@ def _model(recipe: Recipe) -> dict[str, Any]:
 def _train(recipe: Recipe, plan: RunPlan | None) -> dict[str, Any]:
     train, sized = recipe.train, recipe.sized_model
     flops = plan and sum(
-        float(segment.steps * segment.tokens_per_step * sized.flops_per_token(segment.seq_len))
+        float(segment.steps * segment.tokens_per_step)
+        * sized.flops_per_token(segment.seq_len, scored=train.objective.scored_ratio)
         for segment in plan.segments
     )
     return {

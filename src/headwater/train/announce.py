@@ -75,7 +75,7 @@ def describe(
     """Say what will be trained on what and how. RecipeError if a domain would be read more than `max_epochs` times."""
     first = plan.segments[0]
     count = model.parameter_count()
-    flops = model.flops_per_token(first.seq_len)
+    flops = model.flops_per_token(first.seq_len, scored=config.objective.scored_ratio)
     total = flops * plan.tokens
     reporter.decide(
         f"model of {many(count.total)} parameters ({many(count.without_embedding)} without embeddings)",

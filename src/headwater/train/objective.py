@@ -67,6 +67,11 @@ class ObjectiveConfig(Section):
     whole_word: bool = field(True)
     """mlm: words are masked whole, Chinese ones too; false: single tokens."""
 
+    @property
+    def scored_ratio(self) -> float:
+        """Share of the tokens whose logits are made."""
+        return self.mask_rate if self.name == "mlm" else 1.0
+
     @model_validator(mode="before")
     @classmethod
     def _accept_the_name_alone(cls, data: Any) -> Any:

@@ -359,8 +359,7 @@ class TrainModule:
 
     def flops_per_token(self, seq_len: int) -> int:
         """Model FLOPs of a trained token, forward and backward."""
-        scored = self._config.objective.mask_rate if self._config.objective.name == "mlm" else 1.0
-        return self.model_config.flops_per_token(seq_len, scored=scored)
+        return self.model_config.flops_per_token(seq_len, scored=self._config.objective.scored_ratio)
 
     # State.
 
