@@ -5,13 +5,18 @@ Sub-verbs come before a path of the same name (`./cluster` is the path).
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from headwater.cli.common import Debug, Json, Quiet, Set, finish, make_reporter
+from headwater.cli.common import Debug, Json, Quiet, Set, finish, make_reporter, refuse
+
+if TYPE_CHECKING:
+    from headwater.parallel.config import ParallelConfig
 
 LAYOUT = "layout"
 
@@ -71,3 +76,65 @@ def layout(
     certificate = check_layout(recipe, layout_, overrides=set_ or (), timeout=timeout, reporter=reporter)
     finish(certificate.to_json(), text(certificate), as_json=json_)
     return 0 if certificate.agrees else 1
+
+
+@app.command("cluster")
+def cluster(
+    recipe: Annotated[
+        Path | None,
+        typer.Argument(help="A recipe, for its layout, workspace and checkpoints.", show_default=False),
+    ] = None,
+    ranks: Annotated[
+        int | None, typer.Option(help="Without a recipe: so many ranks on this machine.", min=1, show_default=False)
+    ] = None,
+    workspace: Annotated[
+        Path | None,
+        typer.Option(
+            "--workspace",
+            "-w",
+            help="The folder whose storage is measured [default: the recipe's].",
+            show_default=False,
+        ),
+    ] = None,
+    megabytes: Annotated[int, typer.Option(help="Size of a message and of a rank's file.", min=1, max=16384)] = 64,
+    set_: Set = None,
+    json_: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> int:
+    """Measure the machines before a run: a collective on each axis of the layout, storage, clocks, memory, versions.
+
+    Alone it starts the layout's ranks on this machine; under torchrun or srun it takes those that were started.
+
+    Exit code 0: fit for a run (warnings are for you to weigh); 1: not.
+    """
+    from headwater.pipeline.cluster_check import check_cluster
+    from headwater.pipeline.ranks import following, joined
+
+    reporter = make_reporter(quiet=quiet or following())
+    layout, place, device, checkpoint = _cluster_of(recipe, ranks, workspace, set_ or (), launched=joined())
+    result = check_cluster(
+        layout, place, reporter=reporter, device=device, megabytes=megabytes, checkpoint_bytes=checkpoint
+    )
+    if not following():
+        finish(result.to_json(), result.text(), as_json=json_)
+    return 0 if result.fit else 1
+
+
+def _cluster_of(
+    recipe: Path | None, ranks: int | None, workspace: Path | None, overrides: Sequence[str], *, launched: bool
+) -> tuple[ParallelConfig, Path, str, int]:
+    """(layout, folder, device, bytes of a checkpoint)."""
+    from headwater.parallel.config import ParallelConfig
+    from headwater.train.estimate import state_size
+
+    if recipe is None:
+        refuse("--set", bool(overrides), "changes a recipe, and none is given")
+        count = int(os.environ["WORLD_SIZE"]) if launched else ranks or 1
+        return ParallelConfig(dp_replicate=count), workspace or Path(), "auto", 0
+    refuse("--ranks", ranks is not None, "is for checks without a recipe, whose layout says how many")
+    from headwater.pipeline.schema import load
+
+    config = load(recipe, overrides).config
+    size = state_size(config.sized_model, config.train).checkpoint
+    return config.parallel, workspace or Path(config.workspace), config.train.device, size

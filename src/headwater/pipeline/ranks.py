@@ -47,7 +47,7 @@ def launch_training(
     from headwater.parallel.launch import launch_local
 
     layout = recipe.parallel
-    _check_machine(layout, recipe.train.device)
+    check_machine(layout, recipe.train.device)
     logs = out / LOGS
     logs.mkdir(parents=True, exist_ok=True)
     job = {
@@ -71,7 +71,8 @@ def watched(layout: ParallelConfig, out: Path) -> AbstractContextManager[None]:
     return watched_rank(out / LOGS, World.from_env(), timeout_seconds=layout.timeout_seconds)
 
 
-def _check_machine(layout: ParallelConfig, device: str) -> None:
+def check_machine(layout: ParallelConfig, device: str) -> None:
+    """Raises UserError if this machine cannot hold the layout's ranks."""
     import torch
 
     if device != "cpu" and torch.cuda.is_available():
