@@ -58,8 +58,7 @@ def command(
     require_exists([target])
     folder = require_out(out, "the model")
     facts = export_model(target, folder, dtype=dtype)
-    lines = (
-        f"{facts['architecture']}, {facts['parameters']:,} parameters, {facts['dtype']}: {folder}\n"
-        f"serve it  headwater serve {shlex.quote(str(folder))}"
-    )
+    lines = f"{facts['architecture']}, {facts['parameters']:,} parameters, {facts['dtype']}: {folder}"
+    if facts["architecture"] != "modernbert":  # an encoder answers nobody
+        lines += f"\nserve it  headwater serve {shlex.quote(str(folder))}"
     finish({"path": str(folder), **facts}, lines, as_json=json_)
