@@ -23,7 +23,7 @@ from headwater.parallel.config import ParallelConfig
 from headwater.parallel.context_method import choose_method, length_problem
 from headwater.parallel.mesh import Mesh
 from headwater.parallel.short import parse_layout
-from headwater.pipeline.certify import case_of, table, text
+from headwater.pipeline.certify import case_of, table_row, text
 from headwater.train import train_module
 from headwater.train.batch import Batch
 from headwater.train.certificate import Certificate, certify
@@ -123,7 +123,7 @@ def test_a_right_layout_agrees(layout: str) -> None:
     assert set(facts["differences"]) == {"loss", "gradient", "norm", "weights"}
     assert json.loads(json.dumps(facts))["agrees"] is True
     assert "agrees with one process" in text(found)
-    assert table([found]).splitlines()[-1].endswith("| yes |")
+    assert table_row(found).endswith("| yes |")
 
 
 def test_without_document_masks_the_rest_of_the_window_may_move() -> None:
@@ -159,7 +159,7 @@ def test_norms_whose_gradients_are_not_summed_over_tensor_ranks_are_named(
     )  # fmt: skip
     assert not found.leaked
     assert "the first tensor that differs is the gradient of model.layers.0.input_layernorm.weight" in text(found)
-    assert table([found]).splitlines()[-1].endswith("| **no** |")
+    assert table_row(found).endswith("| **no** |")
 
 
 def test_a_mask_that_forgets_documents_is_caught_as_a_leak(monkeypatch: pytest.MonkeyPatch) -> None:

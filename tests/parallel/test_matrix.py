@@ -15,7 +15,7 @@ import pytest
 from headwater.model import ModelConfig
 from headwater.parallel.config import ParallelConfig
 from headwater.parallel.short import parse_layout
-from headwater.pipeline.certify import MATRIX, table, text
+from headwater.pipeline.certify import MATRIX, TABLE_HEAD, table_row, text
 from headwater.train.certificate import Certificate, certify
 from headwater.train.certificate_case import small_case
 from headwater.train.config import TrainConfig
@@ -52,52 +52,53 @@ ENCODER = {
     "tie_word_embeddings": True,
 }
 
-OTHERS: tuple[tuple[str, dict[str, Any], dict[str, Any]], ...] = (
+MODELS: dict[str, dict[str, Any]] = {"llama": LLAMA, "tied": TIED, "encoder": ENCODER}
+
+OTHERS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     *(
-        (layout, TIED, {"activation_checkpointing": "full", "document_mask": False})
+        (layout, "tied", {"activation_checkpointing": "full", "document_mask": False})
         for layout in (
             *("tp=2", "cp=2,cp_method=ulysses", "cp=2,cp_method=all_gather", "pp=2,schedule=zbv"),
             *("dp=2,zero=3,cp=2,tp=2", "cp=2,tp=2,pp=2", "dp=2,tp=2,pp=2,schedule=interleaved_zero_bubble"),
         )
     ),
-    ("dp=2,tp=2,pp=2", LLAMA, {"activation_checkpointing": "selective", "optimizer": {"name": "muon", "lr": 0.02}}),
-    ("dp=2,zero=2,cp=2,pp=2,schedule=dualpipev", LLAMA, {}),
-    ("cp=4,cp_method=all_gather", LLAMA, {}),
-    ("cp=2,tp=2,precision=bf16", LLAMA, {}),
-    ("dp=2,zero=3,tp=2,precision=fp8", LLAMA, {}),
+    ("dp=2,tp=2,pp=2", "llama", {"activation_checkpointing": "selective", "optimizer": {"name": "muon", "lr": 0.02}}),
+    ("dp=2,zero=2,cp=2,pp=2,schedule=dualpipev", "llama", {}),
+    ("cp=4,cp_method=all_gather", "llama", {}),
+    ("cp=2,tp=2,precision=bf16", "llama", {}),
+    ("dp=2,zero=3,tp=2,precision=fp8", "llama", {}),
+    *((layout, "encoder", {"objective": "mlm"}) for layout in ("dp=2,zero=3", "tp=2", "dp=2,tp=2,pp=2")),
 )
 
 
 @pytest.fixture(scope="module")
-def measured() -> Iterator[list[Certificate]]:
-    found: list[Certificate] = []
+def measured() -> Iterator[dict[str, list[Certificate]]]:
+    """What was found, by kind of model."""
+    found: dict[str, list[Certificate]] = {}
     yield found
     if (path := os.environ.get("HEADWATER_PARITY")) is not None:
-        Path(path).write_text(table(found) + "\n", "utf-8")
+        parts = [[f"## {name}", "", TABLE_HEAD, *map(table_row, rows), ""] for name, rows in found.items()]
+        Path(path).write_text("\n".join(line for part in parts for line in part), "utf-8")
 
 
-def _check(layout: str, model: dict[str, Any], train: dict[str, Any], measured: list[Certificate]) -> None:
+def _check(layout: str, name: str, train: dict[str, Any], measured: dict[str, list[Certificate]]) -> None:
     fields, precision = parse_layout(layout)
     config = TrainConfig.model_validate({"steps": 100, "optimizer": {"lr": 1e-3}, "z_loss": 1e-4, **train})
     parallel = ParallelConfig.model_validate(fields)
-    full = ModelConfig.model_validate(model)
+    full = ModelConfig.model_validate(MODELS[name])
     found = certify(small_case(full, config, parallel, precision=precision or "fp32", seed=0), timeout=120)
-    measured.append(found)
+    measured.setdefault(name, []).append(found)
     assert found.agrees, text(found)
     assert found.leak_unknown or found.moved >= 2
 
 
 @pytest.mark.parametrize("layout", MATRIX)
-def test_a_layout_trains_as_one_process_does(layout: str, measured: list[Certificate]) -> None:
-    _check(layout, LLAMA, {}, measured)
+def test_a_layout_trains_as_one_process_does(layout: str, measured: dict[str, list[Certificate]]) -> None:
+    _check(layout, "llama", {}, measured)
 
 
-@pytest.mark.parametrize(
-    ("layout", "model", "train"),
-    OTHERS,
-    ids=[f"{layout}-{model.get('architecture', 'tied' if model is TIED else 'llama')}" for layout, model, _ in OTHERS],
-)
+@pytest.mark.parametrize(("layout", "model", "train"), OTHERS, ids=[f"{model}-{layout}" for layout, model, _ in OTHERS])
 def test_other_models_and_steps_do_too(
-    layout: str, model: dict[str, Any], train: dict[str, Any], measured: list[Certificate]
+    layout: str, model: str, train: dict[str, Any], measured: dict[str, list[Certificate]]
 ) -> None:
     _check(layout, model, train, measured)

@@ -6,6 +6,7 @@ Sub-verbs come before a path of the same name (`./cluster` is the path).
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from headwater.cli.common import Debug, Json, Quiet, Set, finish, make_reporter, refuse
+from headwater.cli.common import Debug, Json, Quiet, Set, finish, make_reporter, print_json, refuse
 
 if TYPE_CHECKING:
     from headwater.parallel.config import ParallelConfig
@@ -66,12 +67,20 @@ def layout(
 
     Exit code 0: they agree; 1: they do not; 2: the layout cannot be run, and why.
     """
-    from headwater.pipeline.certify import check_layout, check_matrix, table, text
+    from headwater.pipeline.certify import TABLE_HEAD, check_layout, check_matrix, table_row, text
 
     reporter = make_reporter(quiet=quiet)
     if matrix:
-        results = check_matrix(recipe, overrides=set_ or (), timeout=timeout, reporter=reporter)
-        finish({"layouts": [item.to_json() for item in results]}, table(results), as_json=json_)
+        refuse("--layout", layout_ is not None, "names one layout, and --matrix checks the standard ones")
+        results = []
+        for certificate in check_matrix(recipe, overrides=set_ or (), timeout=timeout, reporter=reporter):
+            results.append(certificate)
+            if not json_:  # a row as soon as it is known: the whole takes minutes
+                sys.stdout.write(f"{TABLE_HEAD}\n" if len(results) == 1 else "")
+                sys.stdout.write(f"{table_row(certificate)}\n")
+                sys.stdout.flush()
+        if json_:
+            print_json({"layouts": [item.to_json() for item in results]})
         return 0 if all(item.agrees for item in results) else 1
     certificate = check_layout(recipe, layout_, overrides=set_ or (), timeout=timeout, reporter=reporter)
     finish(certificate.to_json(), text(certificate), as_json=json_)

@@ -9,7 +9,7 @@ the recipe first, so whatever `headwater run` would refuse is refused here, with
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -68,12 +68,11 @@ def check_layout(
 
 def check_matrix(
     recipe: Path, *, overrides: Sequence[str] = (), timeout: float = 300.0, reporter: Reporter = SILENT
-) -> list[Certificate]:
+) -> Iterator[Certificate]:
     """The standard layouts that the recipe divides by, one by one; the others are named with the reason."""
     from headwater.train.certificate import certify
 
     load(recipe, overrides)  # a mistake of the recipe's own is no layout's
-    found = []
     for line in MATRIX:  # no progress bar: its thread does not go well with forking
         try:
             case = case_of(recipe, line, overrides=overrides)
@@ -81,8 +80,7 @@ def check_matrix(
             reporter.info(f"{line} is left out: {error.what}")
             continue
         reporter.stage("check", describe(case))
-        found.append(certify(case, timeout=timeout))
-    return found
+        yield certify(case, timeout=timeout)
 
 
 def case_of(recipe: Path, layout: str | None, *, overrides: Sequence[str] = (), reporter: Reporter = SILENT) -> Case:
@@ -160,18 +158,19 @@ def text(certificate: Certificate) -> str:
     return "\n".join(lines)
 
 
-def table(certificates: Sequence[Certificate]) -> str:
-    """Certificates as a Markdown table: largest relative differences by kind."""
-    lines = [
-        "| layout | ranks | precision | loss | gradient | norm | weights | leaks | seconds | agrees |",
-        "|---|--:|---|--:|--:|--:|--:|---|--:|---|",
-    ]
-    for item in certificates:
-        parallel = item.case.parallel.model_copy(update={"micro_batch": None})
-        figures = " | ".join(f"{d.relative:.1e}" for d in item.differences)
-        leaks = "not tested" if item.leak_unknown else f"{len(item.leaked)}" if item.leaked else "none"
-        lines.append(
-            f"| `{short_layout(parallel)}` | {parallel.ranks} | {item.case.precision} | {figures} | {leaks} | "
-            f"{item.seconds:.1f} | {'yes' if item.agrees else '**no**'} |"
-        )
-    return "\n".join(lines)
+TABLE_HEAD = (
+    "| layout | ranks | precision | loss | gradient | norm | weights | leaks | seconds | agrees |\n"
+    "|---|--:|---|--:|--:|--:|--:|---|--:|---|"
+)
+"""Of a Markdown table of certificates."""
+
+
+def table_row(certificate: Certificate) -> str:
+    """A certificate as a row: largest relative differences by kind."""
+    parallel = certificate.case.parallel.model_copy(update={"micro_batch": None})
+    figures = " | ".join(f"{d.relative:.1e}" for d in certificate.differences)
+    leaks = "not tested" if certificate.leak_unknown else f"{len(certificate.leaked)}" if certificate.leaked else "none"
+    return (
+        f"| `{short_layout(parallel)}` | {parallel.ranks} | {certificate.case.precision} | {figures} | {leaks} | "
+        f"{certificate.seconds:.1f} | {'yes' if certificate.agrees else '**no**'} |"
+    )
