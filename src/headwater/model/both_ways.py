@@ -52,6 +52,8 @@ class Borders:
 
 def _ends(starts: Tensor) -> Tensor:
     """From the right, the next position at which a document begins."""
+    if starts.device.type == "mps":
+        return _ends(starts.cpu()).to(starts.device)  # cummin is missing on MPS in some releases
     seq = starts.shape[1]
     places = torch.arange(seq, dtype=starts.dtype, device=starts.device)
     ends = torch.full_like(starts, seq)

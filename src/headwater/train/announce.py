@@ -89,6 +89,8 @@ def describe(
         f"{ratio:,.1f} tokens a parameter; about 20 is compute-optimal (Hoffmann et al. 2022)",
     )
     reporter.decide(_rate(config), _schedule(config))
+    if config.objective.name != "causal":
+        reporter.decide(*_objective(config))
     use = order.use(plan.steps)
     for line in describe_use(use):
         reporter.info(line)
@@ -131,6 +133,20 @@ def facts(config: TrainConfig, model: ModelConfig, plan: RunPlan) -> dict[str, s
         "optimizer": _rate(config),
         "schedule": _schedule(config),
     }
+
+
+def _objective(config: TrainConfig) -> tuple[str, str]:
+    asked = config.objective
+    if asked.name == "mlm":
+        kept = 1 - asked.mask_token_rate - asked.random_token_rate
+        return (
+            f"masked {'words' if asked.whole_word else 'tokens'}: {asked.mask_rate:.0%} of the text is predicted",
+            f"{asked.mask_token_rate:.0%} of it masked, {asked.random_token_rate:.0%} random, {kept:.0%} as it is",
+        )
+    return (
+        f"fill in the middle: {asked.fim_rate:.0%} of the documents of {', '.join(asked.fim_domains)} are rearranged",
+        f"{asked.spm_rate:.0%} of these with the suffix first",
+    )
 
 
 def _rate(config: TrainConfig) -> str:

@@ -88,7 +88,7 @@ def activation_bytes_per_token(
     kv = model.num_key_value_heads / model.num_attention_heads
     recompute, mode = config.recompute, config.activation_checkpointing
     alone = mode == "selective" and recompute.selective == "attention"
-    probabilities = model.num_attention_heads * seq_len if seq_len <= 1024 else 0  # short sequences keep them
+    probabilities = _kept_probabilities(model, seq_len)
     whole = 12 * width + 4 * width * kv + 6 * ffn + 4 * model.num_attention_heads + probabilities
     kept = {
         "full": 2 * width,
@@ -103,6 +103,15 @@ def activation_bytes_per_token(
     size = 1 if precision in HALF_PRECISIONS else 2
     working = 2 * (12 * width + 6 * ffn) if mode == "full" else 0
     return int((chosen * kept + (layers - chosen) * whole) * size + working + 12 * width)
+
+
+def _kept_probabilities(model: ModelConfig, seq_len: int) -> int:
+    """Bytes of attention probabilities a token and layer keeps at 2 bytes each; long sequences compute them again."""
+    if model.encoder is None:
+        return model.num_attention_heads * seq_len if seq_len <= 1024 else 0  # half of them are hidden
+    near = min(seq_len, 128 + model.encoder.local_attention)  # keys of a block of queries in a local layer
+    spans = [seq_len if model.encoder.is_global(layer) else near for layer in range(model.num_hidden_layers)]
+    return 2 * model.num_attention_heads * sum(span for span in spans if span <= 512) // model.num_hidden_layers
 
 
 def _check_batches(parallel: ParallelConfig, plan: RunPlan) -> None:
