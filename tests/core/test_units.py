@@ -1,9 +1,10 @@
 import re
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.core.units import count_units
+from headwater.core.units import class_table, count_plainly, count_units
 
 
 def test_chinese_counts_characters_and_english_counts_words() -> None:
@@ -35,3 +36,11 @@ def test_units_of_two_texts_with_a_space_between_add_up(text: str) -> None:
 @given(st.text(alphabet="ab12 中文。\n"))
 def test_units_agree_with_a_regular_expression(text: str) -> None:
     assert count_units(text) == len(re.findall(r"[中文]|[ab12]+", text))
+
+
+@given(st.text(alphabet=st.one_of(st.characters(), st.sampled_from("ab1'’.,_中あ가é\u0301🙂 "))))
+def test_compiled_and_plain_counting_agree(text: str) -> None:
+    from headwater.core.unit_kernel import count_bytes
+
+    data = np.frombuffer(text.encode("utf-8", "surrogatepass"), np.uint8)
+    assert count_bytes(data, class_table()) == count_plainly(text) == count_units(text)

@@ -24,11 +24,13 @@ SMALLER = {
     "model.hidden_size=256": "model.hidden_size=32",
     "train.seq_len=256": "train.seq_len=64",
     "train.tokens=1e7": "train.tokens=1e4",
+    "--layout ": "--set model.num_hidden_layers=4 --set train.global_batch=16 --layout ",  # what the real recipe has
 }
 """Figures of the pages that would take minutes or more text, and what they become here."""
 
 STARTS_WITH = {
     "docs/curate.md": [],
+    "docs/deduplicate.md": ["clean"],
     "docs/evaluate.md": ["packed", "run", "model"],
     "docs/recipes.md": [],
     "docs/serve.md": ["run", "model"],
