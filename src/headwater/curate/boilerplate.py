@@ -68,24 +68,14 @@ _NOTICE = re.compile(
     r"本(?:网)?站使用\s?cookies?.{0,60}|您的浏览器(?:不支持|版本过低).{0,40}",
     re.IGNORECASE,
 )
-_NOTICE_SIGNS = (
-    "ICP",
-    "icp",
-    "安备",
-    "许可证",
-    "版权",
-    "opyright",
-    "©",
-    "(c)",
-    "(C)",
-    "&copy;",
-    "未经",
-    "ookie",
-    "浏览器",
-)
+_SIGN = re.compile(r"ICP|icp|安备|许可证|版权|opyright|©|\([cC]\)|&copy;|未经|ookie|浏览器")
 
 _EDGES = " \t\u3000.。!！…:：>»›→|·•-*#[]()（）【】_/"
 _BETWEEN = re.compile(r"\s*[|·•/›»>→、]\s*|\s{2,}|\u3000|(?<=[\u4e00-\u9fff]) (?=[\u4e00-\u9fff])")
+
+
+_STARTS = frozenset(phrase[:2] for phrases in (_SURE, _WEAK, _BEGINNINGS) for phrase in phrases)
+"""What a line of phrases begins with: most lines of text do not, which is quick to see."""
 
 
 def is_boilerplate(line: str, notices: bool = True) -> bool:
@@ -94,23 +84,23 @@ def is_boilerplate(line: str, notices: bool = True) -> bool:
         return False
     bare = line.strip(_EDGES)
     lowered = bare.lower()
-    if lowered in _SURE:
-        return True
-    if lowered.startswith(_BEGINNINGS) and len(bare) <= _MOST_AFTER_BEGINNING and not _SENTENCE_END.search(bare):
-        return True
-    if notices and _NOTICE.fullmatch(line.strip()) is not None:
-        return True
-    if not bare or not _BETWEEN.search(bare):
-        return False
-    parts = [part.strip(_EDGES).lower() for part in _BETWEEN.split(bare) if part]
-    sure = sum(part in _SURE for part in parts)
-    weak = sum(part in _WEAK for part in parts)
-    return sure + weak == len(parts) and (sure >= 1 or weak >= 3)
+    if lowered[:2] in _STARTS:
+        if lowered in _SURE:
+            return True
+        if lowered.startswith(_BEGINNINGS) and len(bare) <= _MOST_AFTER_BEGINNING and not _SENTENCE_END.search(bare):
+            return True
+        parts = [part.strip(_EDGES).lower() for part in _BETWEEN.split(bare) if part]
+        if len(parts) > 1:
+            sure = sum(part in _SURE for part in parts)
+            weak = sum(part in _WEAK for part in parts)
+            if sure + weak == len(parts) and (sure >= 1 or weak >= 3):
+                return True
+    return notices and _SIGN.search(line) is not None and _NOTICE.fullmatch(line.strip()) is not None
 
 
 def drop_lines(text: str) -> tuple[str, int]:
     """The text without its boilerplate lines, and how many there were."""
-    notices = any(sign in text for sign in _NOTICE_SIGNS)
+    notices = _SIGN.search(text) is not None
     lines = text.split("\n")
     kept = [line for line in lines if not line or not is_boilerplate(line, notices)]
     return ("\n".join(kept), len(lines) - len(kept)) if len(kept) < len(lines) else (text, 0)

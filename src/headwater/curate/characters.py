@@ -45,7 +45,7 @@ def plain_characters(text: str) -> str:
 
 def has_wide(text: str) -> bool:
     """Whether `fold_width` would change the text."""
-    return _WIDE.search(text) is not None
+    return not text.isascii() and _WIDE.search(text) is not None
 
 
 def fold_width(text: str) -> str:

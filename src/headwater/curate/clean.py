@@ -101,12 +101,14 @@ def clean_document(
     pieces = _prepared(text, options, edits, html=options.html and not extracted)
     if pieces is None:
         return Cleaned(None, MARKUP, VERSIONS[MARKUP], _ROUNDS, f"HTML inside HTML, over {_ROUNDS} deep", lang)
-    words = prose(pieces)
+    if options.tidy:
+        pieces[::2] = [tidy_lines(piece) for piece in pieces[::2]]
+    words = readable = prose(pieces)
     counts = script_counts(words)
     if not has_letters(counts):  # all of it is code or addresses
         words = "".join(pieces)
         counts = script_counts(words)
-    _tidied(pieces, options, edits, chinese=is_chinese(counts), domain=domain)
+    _put_right(pieces, options, edits, chinese=is_chinese(counts), domain=domain)
     cleaned = "".join(pieces)
     cleaned = cleaned.strip() if options.tidy else cleaned
     if short := _too_short(cleaned, lang, options):
@@ -119,7 +121,8 @@ def clean_document(
     if wrong := _wrong_language(shares, config.language):
         score, detail = wrong
         return Cleaned(None, WRONG_LANGUAGE, VERSIONS[WRONG_LANGUAGE], score, detail, found, share)
-    readable = prose(pieces)
+    if edits:
+        readable = prose(pieces)
     if len(readable) < _LEAST_READABLE * len(cleaned):
         readable = cleaned
     return Cleaned(cleaned, lang=found, lang_share=share, units=count_units(cleaned), edits=edits, readable=readable)
@@ -139,10 +142,8 @@ def _wrong_language(shares: dict[str, float], config: LanguageConfig) -> tuple[f
     return round(accepted, 4), f"{found}; accepted from {least:g} on"
 
 
-def _tidied(pieces: list[str], options: CleanConfig, edits: dict[str, int], chinese: bool, domain: str) -> None:
-    """Put the prose among the pieces right, in place."""
-    if options.tidy:
-        pieces[::2] = [tidy_lines(piece) for piece in pieces[::2]]
+def _put_right(pieces: list[str], options: CleanConfig, edits: dict[str, int], chinese: bool, domain: str) -> None:
+    """Punctuation, boilerplate and personal data of the prose among the pieces, in place."""
     if options.punctuation and chinese:
         pieces[::2] = [full_width_punctuation(piece) for piece in pieces[::2]]
     if options.boilerplate and domain in options.boilerplate_domains:
@@ -152,14 +153,16 @@ def _tidied(pieces: list[str], options: CleanConfig, edits: dict[str, int], chin
                 edits["boilerplate"] = edits.get("boilerplate", 0) + lines
                 pieces[place] = tidy_lines(pieces[place])
     if options.pii:
-        pieces[::2] = [outside_code(piece, lambda part: _masked(part, options, edits)) for piece in pieces[::2]]
+        pieces[::2] = [_masked(piece, options, edits) for piece in pieces[::2]]
 
 
 def _masked(text: str, options: CleanConfig, edits: dict[str, int]) -> str:
-    text, counts = mask(text, options.pii)
+    masked, counts = mask(text, options.pii)
+    if counts and "`" in text:
+        return outside_code(text, lambda part: _masked(part, options, edits))
     for kind, count in counts.items():
         edits[kind] = edits.get(kind, 0) + count
-    return text
+    return masked
 
 
 def _too_short(cleaned: str, lang: str, config: CleanConfig) -> Cleaned | None:

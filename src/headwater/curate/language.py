@@ -106,7 +106,8 @@ def identify(text: str, counts: NDArray[np.int64]) -> Identified:
     if cjk + other == 0:
         return Identified({}, False)
     asked = cjk < CERTAIN_SHARE * (cjk + other)
-    guesses, certainty = _classify(text) if asked else ([], 1.0)
+    size = SAMPLE_CHARACTERS if cjk < NAMES_SHARE * (cjk + other) else SAMPLE_CHARACTERS // 2  # names, beside CJK
+    guesses, certainty = _classify(text, size) if asked else ([], 1.0)
     clear = certainty >= CLEAR_CHANCE
     if not clear and cjk > NAMES_SHARE * (cjk + other):
         other, guesses, clear = 0.0, [], True
@@ -153,10 +154,10 @@ def language_segments(text: str) -> list[Segment]:
     return found
 
 
-def _classify(text: str) -> tuple[list[tuple[str, float]], float]:
+def _classify(text: str, size: int) -> tuple[list[tuple[str, float]], float]:
     """Likely languages of the part that is not CJK with their chances, and how certain the model is of the first.
     English is known by its common words, which is cheap."""
-    sample = _sample(text)
+    sample = _sample(text, size)
     if not sample:
         return [], 0.0
     words = sample.lower().split(" ")
@@ -166,11 +167,11 @@ def _classify(text: str) -> tuple[list[tuple[str, float]], float]:
     return chances(sample)
 
 
-def _sample(text: str) -> str:
+def _sample(text: str, size: int) -> str:
     """Words of the text that are not CJK, from three places, with a space between."""
-    third = SAMPLE_CHARACTERS // 3
-    if len(text) <= 2 * SAMPLE_CHARACTERS:
-        return " ".join(_WORD.findall(text))[: 2 * SAMPLE_CHARACTERS]
+    third = size // 3
+    if len(text) <= 2 * size:
+        return " ".join(_WORD.findall(text))[: 2 * size]
     places = (0, len(text) // 2, len(text) - 2 * third)
     return " ".join(" ".join(_WORD.findall(text[place : place + 2 * third]))[: third + 40] for place in places)
 

@@ -135,7 +135,11 @@ def _relative(path: Path, base: Path) -> str:
 
 def _source_file(path: Path, relative: str, named: bool, source: SourceConfig) -> SourceFile:
     kind = kind_of_name(path.name) if source.kind == "auto" else source.kind
-    return SourceFile(str(path), relative, path.stat().st_size, kind, named)
+    try:
+        size = path.stat().st_size
+    except OSError:  # such as a link to nowhere: reading it will say so
+        size = 0
+    return SourceFile(str(path), relative, size, kind, named)
 
 
 def plan_shards(config: CollectConfig) -> list[ShardPlan]:

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
+from typing import Any
 
 import zstandard
 
@@ -93,9 +94,11 @@ class RawStream:
                     if not data:
                         self._stop(Reason.TRUNCATED, "the gzip stream ends in the middle of a member")
                         return
+                before = inflate.copy()
                 try:
                     chunk = inflate.decompress(data, CHUNK_BYTES)
                 except zlib.error as error:
+                    yield from _until_error(before, data)
                     self._stop(Reason.CORRUPT, f"gzip: {error}")
                     return
                 data = inflate.unconsumed_tail
@@ -146,6 +149,17 @@ class RawStream:
                 for start in range(0, len(output), CHUNK_BYTES):
                     yield output[start : start + CHUNK_BYTES]
             data = frame.unused_data
+
+
+def _until_error(inflate: Any, data: bytes) -> Iterator[bytes]:
+    """What comes out before the byte that is wrong: zlib keeps it to itself when it meets one."""
+    for at in range(len(data)):
+        try:
+            chunk = inflate.decompress(data[at : at + 1])
+        except zlib.error:
+            return
+        for start in range(0, len(chunk), CHUNK_BYTES):
+            yield chunk[start : start + CHUNK_BYTES]
 
 
 def next_gzip_member(path: Path, after: int) -> int | None:

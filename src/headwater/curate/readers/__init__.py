@@ -7,6 +7,8 @@ A reader never raises for what a file holds; whatever it cannot use it names.
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -22,6 +24,9 @@ Reader = Callable[[SourceFile, SourceConfig], Iterator[Item]]
 def read_file(file: SourceFile, source: SourceConfig) -> Iterator[Item]:
     """Everything in one file, by its kind; a file that cannot be opened or read is one `Bad`."""
     try:
+        if source.kind != "python-environment" and not stat.S_ISREG(os.stat(file.path).st_mode):
+            yield Bad(Reason.UNREADABLE, "not a regular file")  # a pipe would be waited for without end
+            return
         head = first_bytes(Path(file.path)) if not file.end else b""
         kind = _kind(file, source, head)
         if isinstance(kind, Bad | Skipped):
