@@ -24,8 +24,8 @@ from headwater.core.artifacts import Artifact, ArtifactStore
 from headwater.core.errors import InputError
 from headwater.curate.attributes import read_rows
 from headwater.curate.config import CurateConfig
+from headwater.curate.dedup.benchmark_files import benchmark_files
 from headwater.curate.dedup.benchmarks import Item
-from headwater.curate.dedup.rows import find_files
 from headwater.curate.evidence import clopper_pearson, covered, overlap, wilson, words
 from headwater.curate.questions import settings_of
 
@@ -256,7 +256,7 @@ class _Replay:
 
             config = self.config.decontaminate
             try:
-                items: list[Item] = read_items(find_files(config.paths), settings_of(config))[0]
+                items: list[Item] = read_items(benchmark_files(config.paths), settings_of(config))[0]
             except InputError:
                 items = []
             self._items = {item.name: item.question for item in items}

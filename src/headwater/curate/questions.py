@@ -12,10 +12,10 @@ from functools import lru_cache
 import numpy as np
 
 from headwater.curate.clean import Cleaned
+from headwater.curate.dedup.benchmark_files import benchmark_files
 from headwater.curate.dedup.benchmarks import BenchmarkIndex, Match, require_items
 from headwater.curate.dedup.config import DecontaminateConfig
 from headwater.curate.dedup.decontaminate import read_items
-from headwater.curate.dedup.rows import find_files
 from headwater.curate.dedup.settings import VERSION, DecontaminateSettings
 
 RULE = "decontaminate.question"
@@ -41,7 +41,7 @@ def benchmark_index(config: DecontaminateConfig) -> BenchmarkIndex | None:
 @lru_cache(maxsize=2)
 def _index(config: str) -> BenchmarkIndex:
     found = DecontaminateConfig.model_validate_json(config)
-    files = find_files(found.paths)
+    files = benchmark_files(found.paths)
     settings = settings_of(found)
     index = BenchmarkIndex(read_items(files, settings)[0], settings)
     require_items(index, [str(path) for path in files])

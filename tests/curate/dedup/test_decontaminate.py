@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from random import Random
 
 import pytest
 
 from headwater.core.errors import InputError
+from headwater.curate.dedup.benchmark_files import benchmark_files
 from headwater.curate.dedup.benchmarks import BenchmarkIndex, Item, question_of
 from headwater.curate.dedup.decontaminate import decontaminate_files, read_items
 from headwater.curate.dedup.settings import DecontaminateSettings
@@ -117,3 +119,22 @@ def test_the_verb_decontaminates(tmp_path: Path, run_cli: RunCli) -> None:
     done = run_cli("curate", "decontaminate", path, "--benchmark", bench, "--field", "q", "--out", "out", "--json")
     assert done.json["rows"]["removed"] == 1
     assert read_zst(tmp_path / "out" / "removed.jsonl.zst")[0]["kept_id"] == "bench.jsonl:#1"
+
+
+def test_benchmarks_are_read_in_the_formats_they_are_published_in(tmp_path: Path) -> None:
+    question = "who wrote the long letter that was found under the old stone bridge"
+    folder = tmp_path / "benchmarks"
+    folder.mkdir()
+    squad = {"data": [{"paragraphs": [{"context": f"first {question}", "qas": [{"id": "s1", "question": question}]}]}]}
+    (folder / "squad.json").write_text(json.dumps(squad), "utf-8")
+    (folder / "c3.json").write_text(json.dumps([[["a dialogue"], [{"question": question, "choice": ["a"]}], "7"]]))
+    (folder / "mmlu.csv").write_text(f'"{question}",a,b,c,d,A\n"another, longer question about it",a,b,c,d,B\n')
+    (folder / "cmmlu.csv").write_text(f",Question,A\n0,{question},a\n")
+    (folder / "nq.tsv").write_text(f"question\tanswer\n{question}\tme\n")
+    (folder / "lines.json").write_text(json.dumps({"question": question}) + "\n" + json.dumps({"question": "x"}) + "\n")
+    items, _ = read_items(benchmark_files([folder]), DecontaminateSettings())
+    names = {item.name for item in items if item.question == question}
+    assert names == {"squad.json:s1", "c3.json:#1", "mmlu.csv:#1", "cmmlu.csv:#2", "nq.tsv:#2", "lines.json:#1"}
+    (folder / "nq.tsv").write_bytes(b"question\n\xff\n")
+    with pytest.raises(InputError, match="not UTF-8"):
+        read_items(benchmark_files([folder]), DecontaminateSettings())

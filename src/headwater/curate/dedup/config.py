@@ -88,8 +88,8 @@ class DecontaminateConfig(Section):
     """Removal of documents that hold the questions of benchmarks."""
 
     benchmarks: tuple[str, ...] = field((), aliases=("benchmark",))
-    """Files or folders of benchmarks in their original formats (JSON Lines, Parquet; .gz and .zst too), relative to
-    `root` or absolute. Their content is part of the corpus's identity."""
+    """Files or folders of benchmarks in their original formats (JSON Lines, Parquet, JSON, CSV, TSV; .gz and .zst too),
+    relative to `root` or absolute. Their content is part of the corpus's identity."""
 
     root: str = field(".", kind="operational")
     """Folder that relative `benchmarks` start from."""

@@ -15,6 +15,7 @@ from headwater.core.errors import InputError
 from headwater.core.files import atomic_write
 from headwater.core.jsonl import pretty_json
 from headwater.core.progress import SILENT, Reporter
+from headwater.curate.dedup.benchmark_files import benchmark_files, benchmark_rows
 from headwater.curate.dedup.benchmarks import BenchmarkIndex, Item, question_of, require_items
 from headwater.curate.dedup.files import BATCH_BYTES, BATCH_ROWS, LISTED_BAD, refuse_overwriting
 from headwater.curate.dedup.rows import (
@@ -44,15 +45,14 @@ def read_items(files: Sequence[Path], settings: DecontaminateSettings) -> tuple[
     items: list[Item] = []
     lacking: dict[str, int] = {}
     for path in files:
-        source = RowSource(path, Fields(), text_needed=False)
         before = len(items)
-        for row in source.rows():
-            question = question_of(row.value, settings.fields)
+        for number, row in benchmark_rows(path, settings.fields):
+            question = question_of(row, settings.fields)
             if question is None:
                 lacking[str(path)] = lacking.get(str(path), 0) + 1
                 continue
-            known = next((row.value[name] for name in _ID_FIELDS if isinstance(row.value.get(name), str | int)), None)
-            items.append(Item(f"{path.name}:{known if known is not None else f'#{row.line}'}", question))
+            known = next((row[name] for name in _ID_FIELDS if isinstance(row.get(name), str | int)), None)
+            items.append(Item(f"{path.name}:{known if known is not None else f'#{number}'}", question))
         if len(items) == before:
             raise InputError(
                 "no row of this benchmark has a question",
@@ -75,14 +75,12 @@ def decontaminate_files(
     Memory: about 50 bytes for each n-gram of the benchmarks, and one batch of the corpus.
     """
     settings, out = settings or DecontaminateSettings(), Path(out)
-    files, benchmark_files = (
-        find_files([Path(path) for path in inputs]),
-        find_files([Path(path) for path in benchmarks]),
-    )
-    refuse_overwriting([*files, *benchmark_files], out)
-    items, lacking = read_items(benchmark_files, settings)
+    files = find_files([Path(path) for path in inputs])
+    asked = benchmark_files([Path(path) for path in benchmarks])
+    refuse_overwriting([*files, *asked], out)
+    items, lacking = read_items(asked, settings)
     index = BenchmarkIndex(items, settings)
-    require_items(index, [str(path) for path in benchmark_files])
+    require_items(index, [str(path) for path in asked])
     counts = {"documents": 0, "kept": 0, "removed": 0}
     bytes_ = {"documents": 0, "kept": 0}
     found: dict[str, int] = {}
@@ -116,7 +114,7 @@ def decontaminate_files(
             "version": VERSION,
             "settings": settings.to_json(),
             "inputs": [str(path) for path in files],
-            "benchmarks": [str(path) for path in benchmark_files],
+            "benchmarks": [str(path) for path in asked],
             "items": {
                 "indexed": len(index.items),
                 "too_short": len(index.too_short),
