@@ -9,6 +9,8 @@ import threading
 import time
 from pathlib import Path
 
+from headwater.core.errors import InputError
+
 
 def double(number: int) -> int:
     return number * 2
@@ -100,3 +102,17 @@ def surroundings(number: int) -> tuple[str, bool, bool, list[str]]:
 
 def process_number(number: int) -> int:
     return os.getpid()
+
+
+def raise_input_error(number: int) -> None:
+    raise InputError("bad row", where=f"a.jsonl:{number}", mend="mend it")
+
+
+def wait_for_a_file(item: tuple[str, int]) -> tuple[int, int]:
+    """Leave this process's number in `N.pid`, wait for the file `go`, give (N, process)."""
+    folder, number = Path(item[0]), item[1]
+    (folder / f"{number}.tmp").write_text(str(os.getpid()))
+    (folder / f"{number}.tmp").rename(folder / f"{number}.pid")
+    while not (folder / "go").exists():
+        time.sleep(0.02)
+    return number, os.getpid()

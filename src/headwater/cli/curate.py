@@ -86,7 +86,9 @@ def command(
     small = sum(path.stat().st_size for path in targets if path.is_file()) < SMALL_BYTES and not any(
         path.is_dir() for path in targets
     )
-    executor = make_executor("inline" if small else settings.executor.kind, settings.executor.workers)
+    executor = make_executor(
+        "inline" if small else settings.executor.kind, settings.executor.workers, settings.executor.address
+    )
     try:
         report = curate_files(
             targets, folder, settings.curate, options=options, executor=executor, reporter=reporter, overwrite=force

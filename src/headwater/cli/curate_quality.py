@@ -171,7 +171,9 @@ def _run(
         kind=kind, text_field=text_field, id_field=id_field, lang=lang, domain=domain, rewrite_text=rewrite_text
     )
     small = all(path.is_file() for path in inputs) and sum(path.stat().st_size for path in inputs) < SMALL_BYTES
-    executor = make_executor("inline" if small else settings.executor.kind, settings.executor.workers)
+    executor = make_executor(
+        "inline" if small else settings.executor.kind, settings.executor.workers, settings.executor.address
+    )
     try:
         report = curate_files(
             inputs, folder, config, options=options, executor=executor, reporter=make_reporter(quiet=quiet),

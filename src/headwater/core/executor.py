@@ -1,4 +1,4 @@
-"""Run a function over items, here or in worker processes; results in the order of the items.
+"""Run a function over items, here, in worker processes or on a Ray cluster; results in the order of the items.
 
 Output never depends on the back end or the number of workers. A worker that is killed (most often by the system, out
 of memory) gives an error that names the item; Ctrl-C or a kill of this process leaves no worker behind.
@@ -29,6 +29,7 @@ from types import TracebackType
 from typing import Any, Literal, Protocol, Self, TypeVar
 
 from headwater.core.errors import HeadwaterError
+from headwater.core.executor_config import LOCAL_RAY
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -46,8 +47,11 @@ _START = "import sys; sys.path[:] = sys.argv[2:]; from headwater.core.worker imp
 class Executor(Protocol):
     """One protocol, several back ends."""
 
-    kind: str
-    workers: int
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def workers(self) -> int: ...
 
     def map(self, function: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
         """Results in the order of `items`, lazily. An exception of `function` is raised at its item's turn, so it is
@@ -57,6 +61,16 @@ class Executor(Protocol):
     def close(self) -> None:
         """Let workers go; the next `map` starts new ones."""
         ...
+
+
+class OpenExecutor(Executor, Protocol):
+    """An executor as a context manager, which closes it."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
 
 
 class WorkerDiedError(HeadwaterError):
@@ -73,15 +87,22 @@ def available_cpus() -> int:
     return max(1, cores)
 
 
-def make_executor(kind: Literal["inline", "process"], workers: int = 0) -> InlineExecutor | ProcessExecutor:
-    """`workers` = 0 means one for each available core; inline has one, whatever is asked."""
+def make_executor(
+    kind: Literal["inline", "process", "ray"], workers: int = 0, address: str | None = None
+) -> OpenExecutor:
+    """`workers` = 0 means one for each available core; inline has one, whatever is asked. `address` is a Ray cluster's;
+    None: a Ray of this machine's own. Raises UserError for `ray` without the package ray."""
     if workers < 0:
         raise ValueError(f"workers is {workers}; give 0 (one for each core) or more")
     if kind == "inline":
         return InlineExecutor()
     if kind == "process":
         return ProcessExecutor(workers or available_cpus())
-    raise ValueError(f"executor kind {kind!r} is not one of 'inline', 'process'")
+    if kind == "ray":
+        from headwater.core.ray_executor import RayExecutor
+
+        return RayExecutor(address or LOCAL_RAY, workers)
+    raise ValueError(f"executor kind {kind!r} is not one of 'inline', 'process', 'ray'")
 
 
 class InlineExecutor:
@@ -161,11 +182,7 @@ class ProcessExecutor:
         self._finalizer = weakref.finalize(self, _close_all, self._idle)
 
     def map(self, function: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
-        if getattr(function, "__module__", None) == "__main__":
-            raise HeadwaterError(
-                f"{function!r} is defined in the script itself, which worker processes cannot import",
-                mend="move it to a module of its own, or use executor kind 'inline'",
-            )
+        check_importable(function)
         return self._run(function, items) if items else iter(())
 
     def _run(self, function: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
@@ -228,6 +245,15 @@ class ProcessExecutor:
         self.close()
 
 
+def check_importable(function: Callable[..., Any]) -> None:
+    """HeadwaterError for a function of the script itself."""
+    if getattr(function, "__module__", None) == "__main__":
+        raise HeadwaterError(
+            f"{function!r} is defined in the script itself, which worker processes cannot import",
+            mend="move it to a module of its own, or use executor kind 'inline'",
+        )
+
+
 def _send(worker: _Worker, function: Callable[..., Any], item: Any) -> None:
     try:
         data = pickle.dumps((function, item), protocol=pickle.HIGHEST_PROTOCOL)
@@ -253,7 +279,7 @@ def _wait(busy: list[_Worker], items: Sequence[Any]) -> Iterator[tuple[int, bool
             continue
         good, value, trace = pickle.loads(data)
         if not good and trace:
-            value.add_note(f"in a worker process, on item {number} ({_short(items[number])}):\n{trace}")
+            value.add_note(f"in a worker process, on item {number} ({shorten(repr(items[number]))}):\n{trace}")
         worker.item = None
         yield number, good, value
 
@@ -266,11 +292,11 @@ def _death(process: subprocess.Popen[bytes], number: int, items: Sequence[Any]) 
         mend = "most often the system was out of memory: use fewer workers (executor.workers) or smaller shards"
     return WorkerDiedError(
         f"worker process {process.pid} {how} while on item {number} of {len(items)}",
-        where=_short(items[number]),
+        where=shorten(repr(items[number])),
         mend=mend,
     )
 
 
-def _short(item: Any) -> str:
-    text = repr(item)
+def shorten(text: str) -> str:
+    """At most 200 characters."""
     return text if len(text) <= 200 else text[:197] + "..."

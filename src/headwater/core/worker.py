@@ -26,19 +26,20 @@ def _watch(descriptor: int) -> None:
     os._exit(1)
 
 
-def _answer(data: bytes) -> bytes:
+def answer(data: bytes) -> bytes:
+    """The pickled (good, result or exception, traceback) of a pickled (function, item)."""
     try:
         function, item = pickle.loads(data)
         return pickle.dumps((True, function(item), ""), protocol=pickle.HIGHEST_PROTOCOL)
     except BaseException as error:  # SystemExit too: only the parent ends a worker
         trace = "".join(traceback.format_exception(error))
         try:
-            answer = pickle.dumps((False, error, trace), protocol=pickle.HIGHEST_PROTOCOL)
-            pickle.loads(answer)  # some exceptions pickle but cannot be rebuilt
+            reply = pickle.dumps((False, error, trace), protocol=pickle.HIGHEST_PROTOCOL)
+            pickle.loads(reply)  # some exceptions pickle but cannot be rebuilt
         except Exception:
             shown = HeadwaterError("".join(traceback.format_exception_only(error)).strip())
-            answer = pickle.dumps((False, shown, trace), protocol=pickle.HIGHEST_PROTOCOL)
-        return answer
+            reply = pickle.dumps((False, shown, trace), protocol=pickle.HIGHEST_PROTOCOL)
+        return reply
 
 
 def main(descriptor: int) -> None:
@@ -52,4 +53,4 @@ def main(descriptor: int) -> None:
             data = line.recv_bytes()
         except EOFError:
             return
-        line.send_bytes(_answer(data))
+        line.send_bytes(answer(data))

@@ -169,7 +169,7 @@ class _Walk:
     def executor(self) -> Executor:
         if self._executor is None:
             config = self.recipe.executor
-            self._executor = make_executor(config.kind, config.workers)
+            self._executor = make_executor(config.kind, config.workers, config.address)
         return self._executor
 
     def close(self) -> None:
