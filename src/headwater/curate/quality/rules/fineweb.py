@@ -14,13 +14,13 @@ def closed_lines(s: Statistics) -> Numbers:
     return s.many_lines(ratio(s.closed_lines, s.lines))
 
 
-@rule("fineweb.short-lines", version=1, latin=at_most(0.67), cjk=at_most(0.8))
+@rule("fineweb.short-lines", version=1, latin=at_most(0.75), cjk=at_most(0.8))
 def short_lines(s: Statistics) -> Numbers:
     """Share of lines of at most 30 characters, or 10 in CJK text."""
     return s.many_lines(ratio(np.where(s.kinds == CJK, s.lines_to_10, s.lines_to_30), s.lines))
 
 
-@rule("fineweb.duplicate-line-characters", version=1, latin=at_most(0.2), cjk=at_most(0.2))
+@rule("fineweb.duplicate-line-characters", version=1, latin=at_most(0.25), cjk=at_most(0.25))
 def duplicate_line_characters(s: Statistics) -> Numbers:
     """Share of characters in lines that stood before."""
     return ratio(s.duplicate_line_characters, s.line_characters)
