@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from headwater.evaluate.perplexity import Perplexity, PerplexityReport, measure
     from headwater.evaluate.results import EvaluationResult
     from headwater.evaluate.sources import held_out_of, held_out_of_dataset
+    from headwater.evaluate.task_metric import TaskMetric
     from headwater.evaluate.unigram import Unigram
 
 _LAZY = {
@@ -34,6 +35,7 @@ _LAZY = {
     "Metric": "evaluator",
     "Perplexity": "perplexity",
     "PerplexityReport": "perplexity",
+    "TaskMetric": "task_metric",
     "Text": "heldout",
     "Unigram": "unigram",
     "evaluate": "evaluation",
@@ -56,6 +58,7 @@ __all__ = [
     "Metric",
     "Perplexity",
     "PerplexityReport",
+    "TaskMetric",
     "Text",
     "Unigram",
     "evaluate",

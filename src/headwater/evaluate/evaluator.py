@@ -32,7 +32,7 @@ class Metric(Protocol):
     @property
     def name(self) -> str: ...
 
-    def evaluate(self, model: Any, test_data: HeldOut, /) -> float | Mapping[str, float]: ...
+    def evaluate(self, model: Any, test_data: Any, /) -> float | Mapping[str, float]: ...
 
 
 class Evaluator:
@@ -53,11 +53,13 @@ class Evaluator:
         self.metrics: Sequence[Metric] = metrics if metrics is not None else [Perplexity()]
 
     def run(self, test_data: TestData) -> dict[str, float]:
-        """{name: value}. test_data: `HeldOut`, a packed dataset, or files and folders of text.
+        """{name: value}. test_data: `HeldOut`, a packed dataset, or files and folders of text; metrics get it as
+        `HeldOut`. Where no metric needs text (`needs_text = False`) it is passed on as it is.
 
         Raises UserError if two metrics give the same name, or a scorer without a tokenizer is given files.
         """
-        if not isinstance(test_data, HeldOut):
+        read = any(getattr(metric, "needs_text", True) for metric in self.metrics)
+        if read and not isinstance(test_data, HeldOut):
             if not isinstance(self.model, EvaluatedModel):
                 raise UserError(
                     f"a {type(self.model).__name__} has no tokenizer to read files with",

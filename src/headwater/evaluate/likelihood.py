@@ -60,7 +60,7 @@ class ContinuationScorer:
     """A decoder and its tokenizer.
 
     prefix: what stands before every context (default: what stands before the model's documents). An empty context is
-    predicted from bos, or from eos where the tokenizer has no bos. batch_tokens bounds memory, never the result.
+    predicted from `start`: bos, or eos where the tokenizer has no bos. batch_tokens bounds memory, never the result.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class ContinuationScorer:
         self.context = model.config.max_position_embeddings
         self.batch_tokens = batch_tokens
         self._device = next(model.parameters()).device
-        self._start = tokenizer.bos_id if tokenizer.bos_id is not None else tokenizer.eos_id
+        self.start = tokenizer.bos_id if tokenizer.bos_id is not None else tokenizer.eos_id
 
     def score(
         self, pairs: Sequence[tuple[str, str]], on_progress: Callable[[int], None] | None = None
@@ -95,7 +95,7 @@ class ContinuationScorer:
             context, continuation = context[:-spaces], context[-spaces:] + continuation
         if not context:
             tokens = tuple(self.tokenizer.encode(continuation))
-            return self.prefix or (self._start,), tokens
+            return self.prefix or (self.start,), tokens
         own, whole = self.tokenizer.encode_batch([context, context + continuation])
         return (*self.prefix, *own), tuple(whole[len(own) :])
 

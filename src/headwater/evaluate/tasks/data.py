@@ -65,7 +65,8 @@ def _find(folder: Path, names: Sequence[str]) -> Path | None:
 
 
 def read_file(path: Path) -> list[Any]:
-    """Rows of a .jsonl, .json, .csv or .tsv file, possibly .gz. A line that is no JSON becomes a `Malformed` row."""
+    """Rows of a .jsonl, .json, .csv, .tsv or .txt file, possibly .gz. A line that is no JSON is
+    `Malformed`."""
     try:
         data = path.read_bytes()
         if path.suffix == ".gz":
@@ -74,11 +75,20 @@ def read_file(path: Path) -> list[Any]:
     except (OSError, EOFError, UnicodeDecodeError) as error:
         raise InputError(f"cannot be read: {error}", where=str(path), mend="fetch the file again") from error
     kind = path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix
+    if kind == ".txt":
+        return [{"text": text}]
     if kind in (".csv", ".tsv"):
         return list(csv.DictReader(io.StringIO(text), delimiter="\t" if kind == ".tsv" else ","))
     if kind == ".json":
-        whole = json.loads(text)
-        rows = whole.get("data", whole) if isinstance(whole, dict) else whole
+        try:
+            whole = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise InputError(f"is no JSON: {error}", where=str(path), mend="fetch the file again") from error
+        rows = (
+            next((whole[name] for name in ("data", "Data") if name in whole), whole)
+            if isinstance(whole, dict)
+            else whole
+        )
         if not isinstance(rows, list):
             raise InputError("holds neither a list of rows nor an object with a list `data`", where=str(path))
         return rows

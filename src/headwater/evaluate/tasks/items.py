@@ -55,7 +55,7 @@ class _BadRow(ValueError):
 def make_items(spec: TaskSpec, rows: Sequence[Any], examples: Sequence[Any] = ()) -> Items:
     """Items of `rows`; `examples` are rows for few-shot prompts."""
     made = Items()
-    shots = [read_row(spec.reader, row) for row in examples]
+    shots = [*spec.fewshot.rows, *(read_row(spec.reader, row) for row in examples)]
     for number, raw in enumerate(rows, 1):
         try:
             if isinstance(raw, Malformed):
@@ -72,7 +72,7 @@ def make_items(spec: TaskSpec, rows: Sequence[Any], examples: Sequence[Any] = ()
 
 def _item(spec: TaskSpec, row: Row, number: int, shots: Sequence[Row]) -> Item:
     group = str(row[spec.group]) if spec.group else ""
-    context = _render(spec.description, row)
+    context = render(spec.description, row)
     for shot in _chosen(spec, shots, group, number):
         context += _question(spec, shot) + spec.delimiter + _solution(spec, shot) + spec.fewshot.separator
     context += _question(spec, row)
@@ -84,17 +84,19 @@ def _item(spec: TaskSpec, row: Row, number: int, shots: Sequence[Row]) -> Item:
         gold: Any = _place(_value(spec.gold, row), options)
         choices = tuple(spec.delimiter + option for option in options)
     elif spec.kind == "cloze":
-        gold, options = 0, (_render(spec.gold, row),)
+        gold, options = 0, (render(spec.gold, row),)
         choices = (spec.delimiter + options[0],)
     else:
         gold, choices = _value(spec.gold, row) if spec.gold else None, ()
+    if not context and spec.kind != "cloze":
+        raise _BadRow("has an empty text" if spec.kind == "perplexity" else "has an empty question")
     if any(not choice.strip() for choice in choices):
         raise _BadRow("has an empty choice")
     return Item(str(number if identity is None else identity), context, choices, gold, group, row, options)
 
 
 def _question(spec: TaskSpec, row: Row) -> str:
-    return _render(spec.context, row)
+    return render(spec.context, row)
 
 
 def _solution(spec: TaskSpec, row: Row) -> str:
@@ -102,7 +104,7 @@ def _solution(spec: TaskSpec, row: Row) -> str:
     if spec.kind == "multiple_choice":
         options = _options(spec, row)
         return options[_place(_value(spec.gold, row), options)]
-    return str(row["solution"]) if "solution" in row else _render(spec.gold, row)
+    return str(row["solution"]) if "solution" in row else render(spec.gold, row)
 
 
 def _chosen(spec: TaskSpec, shots: Sequence[Row], group: str, number: int) -> list[Row]:
@@ -121,7 +123,7 @@ def _chosen(spec: TaskSpec, shots: Sequence[Row], group: str, number: int) -> li
 
 def _options(spec: TaskSpec, row: Row) -> tuple[str, ...]:
     if isinstance(spec.choices, tuple):
-        return tuple(_render(choice, row) for choice in spec.choices)
+        return tuple(render(choice, row) for choice in spec.choices)
     if not spec.choices:
         return ()
     value = _value(spec.choices, row)
@@ -152,7 +154,8 @@ def _template(text: str) -> jinja2.Template:
     return _environment.from_string(text)
 
 
-def _render(text: str, row: Row) -> str:
+def render(text: str, row: Row) -> str:
+    """A template with the fields of a row."""
     return _template(text).render(**row) if text else ""
 
 
@@ -161,7 +164,7 @@ def _value(text: str, row: Row) -> Any:
     inner = text.strip()
     if inner.startswith("{{") and inner.endswith("}}") and "{{" not in inner[2:]:
         return _environment.compile_expression(inner[2:-2], undefined_to_none=False)(**row)
-    rendered = _render(text, row)
+    rendered = render(text, row)
     try:
         return ast.literal_eval(rendered)
     except (ValueError, SyntaxError):

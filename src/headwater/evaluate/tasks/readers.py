@@ -13,6 +13,7 @@ from typing import Any
 
 Row = dict[str, Any]
 _READERS: dict[str, Callable[[Row], Row]] = {"plain": lambda row: row}
+_EXPANDERS: dict[str, Callable[[list[Any]], list[Any]]] = {}
 
 
 def reader(name: str) -> Callable[[Callable[[Row], Row]], Callable[[Row], Row]]:
@@ -23,6 +24,22 @@ def reader(name: str) -> Callable[[Callable[[Row], Row]], Callable[[Row], Row]]:
         return function
 
     return register
+
+
+def expander(name: str) -> Callable[[Callable[[list[Any]], list[Any]]], Callable[[list[Any]], list[Any]]]:
+    """Register what makes rows of a file whose entries hold several questions each, for the reader of that name. Rows
+    that are flat already pass unchanged."""
+
+    def register(function: Callable[[list[Any]], list[Any]]) -> Callable[[list[Any]], list[Any]]:
+        _EXPANDERS[name] = function
+        return function
+
+    return register
+
+
+def expand(name: str, rows: list[Any]) -> list[Any]:
+    """One row a question."""
+    return _EXPANDERS[name](rows) if name in _EXPANDERS else rows
 
 
 def reader_names() -> list[str]:

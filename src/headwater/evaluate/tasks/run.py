@@ -9,11 +9,10 @@ are refused.
 
 from __future__ import annotations
 
-import math
+import contextlib
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,28 +22,27 @@ from headwater.core.errors import InputError, UserError
 from headwater.core.jsonl import JsonlLog, read_jsonl
 from headwater.core.progress import SILENT, Reporter
 from headwater.evaluate.backends import Backend
-from headwater.evaluate.tasks.data import load_rows
-from headwater.evaluate.tasks.items import Item, make_items
-from headwater.evaluate.tasks.scorers import SCORERS, score_likelihood
+from headwater.evaluate.sandbox import open_sandbox
+from headwater.evaluate.tasks import coherence, formats, numbers  # noqa: F401 - they register readers and scorers
+from headwater.evaluate.tasks.answers import Record, Tools, answer
+from headwater.evaluate.tasks.data import Rows, load_rows
+from headwater.evaluate.tasks.figures import Figure, figures, mean
+from headwater.evaluate.tasks.items import Item, Items, make_items
+from headwater.evaluate.tasks.readers import expand
 from headwater.evaluate.tasks.spec import TaskSpec
 
-CHUNK = 256
-"""Items between two writes of records: what an interruption costs at most."""
+__all__ = ["Figure", "TaskResult", "figures", "mean", "run_task"]
 
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """A mean over items with its standard error (sample deviation / sqrt(n)); None where one item says nothing."""
-
-    value: float
-    stderr: float | None
-    n: int
+CHUNK = 128
+WRITTEN_CHUNK = 32
+"""Items between two writes of records, of likelihoods and of generated texts: what an interruption costs at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
     """What a task found. `groups`: figures by subject; `set_aside`: (row, reason) of rows that are no questions;
-    `protocol` and `fingerprint`: all that decides the number besides the weights."""
+    `protocol` and `fingerprint`: all that decides the number besides the weights. Records with `failed` were not
+    scored."""
 
     task: str
     metrics: dict[str, Figure]
@@ -57,6 +55,43 @@ class TaskResult:
     records: list[dict[str, Any]] = field(repr=False, default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class Questions:
+    """A task's data, read: items, and the part of the protocol that data decides."""
+
+    items: Items
+    data: Rows
+    examples: Rows | None
+    rows: int
+
+    @property
+    def protocol(self) -> dict[str, Any]:
+        shots = self.examples
+        return {
+            "data": self.data.sha256 or self.data.source,
+            "examples": (shots.sha256 or shots.source) if shots else None,
+            "rows": self.rows,
+        }
+
+
+def questions(spec: TaskSpec, *, folder: Path | None = None, limit: int | None = None) -> Questions:
+    """Read a task's rows. InputError for data that cannot be read or holds no question."""
+    if spec.rows:
+        data = Rows(list(spec.rows), f"task {spec.name}", None)
+    else:
+        data = load_rows(spec.files, folder=folder, hub=spec.hub, task=spec.name)
+        data = replace(data, rows=expand(spec.reader, data.rows))
+    shots = None
+    if spec.fewshot.count and not spec.fewshot.rows:
+        shots = load_rows(spec.fewshot.files, folder=folder, hub=spec.fewshot.hub, task=f"{spec.name} (examples)")
+        shots = replace(shots, rows=expand(spec.reader, shots.rows))
+    made = make_items(spec, data.rows[:limit], shots.rows if shots else ())
+    if not made.items:
+        reason = f"; row {made.set_aside[0][0]} {made.set_aside[0][1]}" if made.set_aside else ""
+        raise InputError(f"task {spec.name}: no row is a question{reason}", where=data.source)
+    return Questions(made, data, shots, len(data.rows[:limit]))
+
+
 def run_task(
     spec: TaskSpec,
     backend: Backend,
@@ -64,51 +99,43 @@ def run_task(
     folder: Path | None = None,
     limit: int | None = None,
     records: Path | None = None,
+    tools: Tools | None = None,
     reporter: Reporter = SILENT,
 ) -> TaskResult:
     """Score a task. folder: data in the original formats (None: the hub). limit: only the first so many rows. records:
-    where each item's record is kept; an existing file is continued.
+    where each item's record is kept; an existing file is continued. tools: the sandbox of a task of code (None: the
+    strongest this machine has, at least reduced) and more.
 
-    Raises InputError for data that cannot be read or holds no question, UserError for records of another protocol.
+    Raises InputError for data that cannot be read or holds no question, UserError for records of another protocol or a
+    sandbox that cannot be had.
     """
     started = time.monotonic()
-    data = load_rows(spec.files, folder=folder, hub=spec.hub, task=spec.name)
-    shots = None
-    if spec.fewshot.count:
-        shots = load_rows(spec.fewshot.files, folder=folder, hub=spec.fewshot.hub, task=f"{spec.name} (examples)")
-    made = make_items(spec, data.rows[:limit], shots.rows if shots else ())
-    if not made.items:
-        reason = f"; row {made.set_aside[0][0]} {made.set_aside[0][1]}" if made.set_aside else ""
-        raise InputError(f"task {spec.name}: no row is a question{reason}", where=data.source)
-    protocol = {
-        "task": identity(spec),
-        "data": data.sha256 or data.source,
-        "examples": (shots.sha256 or shots.source) if shots else None,
-        "rows": len(data.rows) if limit is None else min(limit, len(data.rows)),
-        "model": backend.facts,
-    }
+    asked = questions(spec, folder=folder, limit=limit)
+    protocol = {"task": identity(spec), **asked.protocol, "reads": backend.facts}
     print_ = fingerprint("task", spec.version, protocol, {})
-    done = _continued(records, print_, spec.name)
-    log = JsonlLog(records) if records is not None else None
-    if log is not None and not done:
-        log.append({"fingerprint": print_, "task": spec.name})
-    left = [item for place, item in enumerate(made.items) if place >= len(done)]
-    with reporter.progress(spec.name, total=len(left), unit="items") as bar:
-        for record in _answers(spec, backend, left, bar.advance):
+    head = {"fingerprint": print_, "task": spec.name, "model": backend.model}
+    with contextlib.ExitStack() as stack:
+        tools = tools or Tools()
+        if spec.kind == "code" and tools.sandbox is None:
+            tools = replace(tools, sandbox=stack.enter_context(open_sandbox()))
+        if records is not None:
+            done, log = _continued(records, head)
+            stack.callback(log.close)
+        else:
+            done, log = [], None
+        left = asked.items.items[len(done) :]
+        bar = stack.enter_context(reporter.progress(spec.name, total=len(left), unit="items"))
+        for record in _answers(spec, backend, left, tools, bar.advance):
             done.append(record)
             if log is not None:
                 log.append(record)
-    if log is not None:
-        log.close()
-    metrics, groups = figures(done)
-    if spec.kind == "cloze":
-        metrics["perplexity"] = _perplexity(metrics.pop("nats"))
+    metrics, groups = figures(done, spec.kind, spec.scorer)
     return TaskResult(
         spec.name,
         metrics,
         groups,
-        made.set_aside,
-        protocol | {"source": data.source},
+        asked.items.set_aside,
+        protocol | {"source": asked.data.source},
         print_,
         spec.headline,
         time.monotonic() - started,
@@ -116,82 +143,26 @@ def run_task(
     )
 
 
-def _continued(records: Path | None, print_: str, task: str) -> list[dict[str, Any]]:
-    if records is None or not records.exists():
-        return []
-    rows = list(read_jsonl(records))
-    if not rows:
-        return []
-    if rows[0].get("fingerprint") != print_:
+def _continued(records: Path, head: dict[str, Any]) -> tuple[list[Record], JsonlLog]:
+    """(records that are there already, the log open at its end). UserError if they are of another protocol."""
+    rows = list(read_jsonl(records)) if records.exists() else []
+    if rows and rows[0] != head:
         raise UserError(
-            f"holds records of task {task} under another protocol, model or data",
+            f"holds records of task {head['task']} under another protocol, model or data",
             where=str(records),
             mend="choose another --out, or delete the file",
         )
-    return rows[1:]
+    log = JsonlLog(records)
+    if not rows:
+        log.append(head)
+    return rows[1:], log
 
 
 def _answers(
-    spec: TaskSpec, backend: Backend, items: Sequence[Item], advance: Callable[[int], None]
-) -> Iterator[dict[str, Any]]:
-    for start in range(0, len(items), CHUNK):
-        chunk = items[start : start + CHUNK]
-        if spec.kind == "generate":
-            texts = backend.complete(
-                [item.context for item in chunk], stop=spec.stop, max_tokens=spec.max_tokens, on_progress=advance
-            )
-            for item, written in zip(chunk, texts, strict=True):
-                kept = {"texts": written, "empty": sum(not text.strip() for text in written)}
-                yield _record(item, SCORERS[spec.scorer](item, written), kept)
-            continue
-        pairs = [(item.context, choice) for item in chunk for choice in item.choices]
-        found = iter(backend.likelihoods(pairs))
-        for item in chunk:
-            metrics, kept = score_likelihood(item, [next(found) for _ in item.choices])
-            yield _record(item, metrics, kept)
+    spec: TaskSpec, backend: Backend, items: Sequence[Item], tools: Tools, advance: Callable[[int], None]
+) -> Iterator[Record]:
+    size = WRITTEN_CHUNK if spec.kind in ("generate", "code") else CHUNK
+    for start in range(0, len(items), size):
+        chunk = items[start : start + size]
+        yield from answer(spec, backend, chunk, tools)
         advance(len(chunk))
-
-
-def _record(item: Item, metrics: Mapping[str, float], kept: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "id": item.id,
-        "group": item.group,
-        "context": item.context,
-        "choices": list(item.choices),
-        "gold": item.gold,
-        "metrics": dict(metrics),
-        **kept,
-    }
-
-
-def figures(records: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Figure], dict[str, dict[str, Figure]]]:
-    """(figures over all records, figures by group)."""
-    groups: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
-    for record in records:
-        if record["group"]:
-            groups[record["group"]].append(record)
-    return _means(records), {name: _means(members) for name, members in sorted(groups.items())}
-
-
-def _means(records: Sequence[Mapping[str, Any]]) -> dict[str, Figure]:
-    values: dict[str, list[float]] = defaultdict(list)
-    for record in records:
-        for name, value in record["metrics"].items():
-            values[name].append(value)
-    return {name: mean(found) for name, found in values.items()}
-
-
-def mean(values: Sequence[float]) -> Figure:
-    """Mean and standard error."""
-    n = len(values)
-    average = math.fsum(values) / n
-    if n < 2:
-        return Figure(average, None, n)
-    variance = math.fsum((value - average) ** 2 for value in values) / (n - 1)
-    return Figure(average, math.sqrt(variance / n), n)
-
-
-def _perplexity(nats: Figure) -> Figure:
-    """exp of the mean nats an item, with the error carried over (delta method)."""
-    value = math.exp(min(nats.value, 700.0))
-    return Figure(value, None if nats.stderr is None else value * nats.stderr, nats.n)

@@ -12,13 +12,24 @@ from __future__ import annotations
 import re
 import string
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from headwater.evaluate.likelihood import Likelihood
 from headwater.evaluate.tasks.items import Item
 
 Metrics = dict[str, float]
-GenerationScorer = Callable[[Item, Sequence[str]], Metrics]
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """Metrics of an item, and what its record keeps besides."""
+
+    metrics: Metrics
+    kept: dict[str, Any]
+
+
+GenerationScorer = Callable[[Item, Sequence[str]], Metrics | Scored]
 SCORERS: dict[str, GenerationScorer] = {}
 
 

@@ -13,13 +13,13 @@ lm-evaluation-harness, and see the fields of a row.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import model_validator
 
 from headwater.core.config import Section, field
 
-Kind = Literal["multiple_choice", "cloze", "generate"]
+Kind = Literal["multiple_choice", "cloze", "generate", "code", "perplexity"]
 
 
 class HubSource(Section):
@@ -47,12 +47,50 @@ class FewShot(Section):
     hub: HubSource | None = field(None)
     """Where they come from without files."""
 
+    rows: tuple[dict[str, Any], ...] = field(())
+    """Or the examples themselves, as rows the reader has read."""
+
     order: Literal["first", "seeded"] = field("first")
     """`first`: the first rows of the file (of the question's group, where there are groups), the same every time;
     `seeded`: drawn for each question by its number."""
 
     separator: str = field("\n\n")
     """Between examples, and between the last one and the question."""
+
+
+class Sampling(Section):
+    """How answers are drawn. The default is one greedy answer."""
+
+    samples: int = field(1, ge=1, unit="answers")
+    """Answers drawn for a question."""
+
+    temperature: float = field(0.0, ge=0.0)
+    """0 takes the likeliest token each time."""
+
+    top_p: float = field(1.0, gt=0.0, le=1.0)
+    """Nucleus that is drawn from."""
+
+    seed: int = field(0)
+    """Seed of the draws."""
+
+
+class CodeTemplates(Section):
+    """`code`: what runs in the sandbox. Templates see the row's fields and `completion`."""
+
+    program: str = field("{{ prompt }}{{ completion }}")
+    """The program."""
+
+    tests: str = field("{{ test }}")
+    """Its tests."""
+
+    entry_point: str = field("{{ entry_point }}")
+    """The function that is tested."""
+
+    check: str = field("check")
+    """Function of the tests that takes the entry point; empty: loading the tests is the test."""
+
+    pass_at: tuple[int, ...] = field((1,))
+    """Each k of pass@k; needs that many samples."""
 
 
 class TaskSpec(Section):
@@ -75,10 +113,15 @@ class TaskSpec(Section):
 
     kind: Kind = field(...)
     """`multiple_choice`: the likeliest of given continuations; `cloze`: the likelihood of the one right continuation;
-    `generate`: the model writes, and `scorer` reads."""
+    `generate`: the model writes, and `scorer` reads; `code`: what it writes is run against tests in a sandbox;
+    `perplexity`: the likelihood of whole texts, `context` being the text."""
 
-    files: tuple[str, ...] = field(...)
-    """Names the data has in a folder of data, with `*`; the first that is there is read. JSON Lines, JSON, CSV, .gz."""
+    rows: tuple[dict[str, Any], ...] = field(())
+    """The rows themselves, where there are few, instead of files."""
+
+    files: tuple[str, ...] = field(())
+    """Names the data has in a folder of data, with `*`; the first that is there is read. JSON Lines, JSON, CSV,
+    TSV, plain text (one row with the field `text`), any of them with .gz."""
 
     hub: HubSource | None = field(None)
     """Where the data is, when there is no folder of data."""
@@ -112,22 +155,47 @@ class TaskSpec(Section):
     """How answers are scored (`scorers.py`)."""
 
     stop: tuple[str, ...] = field(())
-    """`generate`: strings that end an answer."""
+    """`generate`, `code`: strings that end an answer."""
 
     max_tokens: int = field(256, ge=1, unit="tokens")
-    """`generate`: longest answer."""
+    """`generate`, `code`: longest answer."""
+
+    sampling: Sampling = field(default_factory=Sampling)
+    """`generate`, `code`: how answers are drawn."""
+
+    code: CodeTemplates = field(default_factory=CodeTemplates)
+    """`code`: what is run."""
+
+    counted: str = field("")
+    """`perplexity`: template of the text whose words and bytes are counted (default: the scored text itself)."""
+
+    window: int | None = field(None, ge=2, unit="tokens")
+    """`perplexity`: longest input of one forward pass; null takes the model's context."""
+
+    stride: int | None = field(None, ge=1, unit="tokens")
+    """`perplexity`: new tokens a window after the first scores; null equals the window."""
 
     headline: str = field("acc")
     """The metric that tables show first."""
 
     @model_validator(mode="after")
     def _whole(self) -> TaskSpec:
+        if not self.rows and not self.files and self.hub is None:
+            raise ValueError("a task needs files, hub or rows")
         if self.kind == "multiple_choice" and not self.choices:
             raise ValueError("a multiple_choice task needs choices")
         if self.kind == "generate" and self.scorer == "likelihood":
             raise ValueError("a generate task needs a scorer: exact_match, or another of scorers.py")
-        if self.kind != "generate" and not self.gold:
+        if self.kind in ("multiple_choice", "cloze") and not self.gold:
             raise ValueError(f"a {self.kind} task needs gold")
-        if self.fewshot.count and not (self.fewshot.files or self.fewshot.hub):
-            raise ValueError("fewshot.count is above 0 and there are neither fewshot.files nor fewshot.hub")
+        if self.fewshot.count and not (self.fewshot.files or self.fewshot.hub or self.fewshot.rows):
+            raise ValueError("fewshot.count is above 0 and there are neither fewshot.files, fewshot.hub nor rows")
+        if self.kind == "code" and max(self.code.pass_at, default=0) > self.sampling.samples:
+            raise ValueError(
+                f"pass@{max(self.code.pass_at)} needs as many samples, and sampling.samples is {self.sampling.samples}"
+            )
+        if self.sampling.samples > 1 and self.sampling.temperature == 0:
+            raise ValueError("sampling.samples above 1 at temperature 0 gives the same answer each time")
+        if self.stride is not None and self.window is not None and self.stride > self.window:
+            raise ValueError(f"stride {self.stride} is above window {self.window}")
         return self
