@@ -63,7 +63,7 @@ def main(source, out, lang):
 if __name__ == "__main__":
     main(*sys.argv[1:])
 """
-LANGUAGES = {"zh": "zho", "en": "eng"}
+LANGUAGES = {"zh": "cmn_Hani", "en": "eng"}
 
 
 def documents(folder: Path, most: int) -> list[dict[str, Any]]:

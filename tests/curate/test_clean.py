@@ -199,3 +199,12 @@ def test_a_million_repeats_take_linear_time(piece: str) -> None:
     start = time.process_time()
     clean_document(text, config=ANY)
     assert time.process_time() - start < 5
+
+
+def test_a_backtick_without_a_partner_beside_personal_data_is_no_endless_matter() -> None:
+    found = clean_document(
+        "Call me `tomorrow at 13812345678 please, there is no closing mark in this sentence.", lang="en"
+    )
+    assert found.text is not None
+    assert "[PHONE]" in found.text
+    assert found.edits["phone"] == 1

@@ -159,7 +159,15 @@ def _put_right(pieces: list[str], options: CleanConfig, edits: dict[str, int], c
 def _masked(text: str, options: CleanConfig, edits: dict[str, int]) -> str:
     masked, counts = mask(text, options.pii)
     if counts and "`" in text:
-        return outside_code(text, lambda part: _masked(part, options, edits))
+        return outside_code(text, lambda part: _mask_part(part, options, edits))
+    return _noted(masked, counts, edits)
+
+
+def _mask_part(text: str, options: CleanConfig, edits: dict[str, int]) -> str:
+    return _noted(*mask(text, options.pii), edits)
+
+
+def _noted(masked: str, counts: dict[str, int], edits: dict[str, int]) -> str:
     for kind, count in counts.items():
         edits[kind] = edits.get(kind, 0) + count
     return masked

@@ -56,7 +56,7 @@ STAGES: tuple[Stage, ...] = (
         "clean, deduplicate, split",
         "curate",
         ("curate",),
-        1,
+        2,
         "headwater.curate.stage:build_curate",
         ("collect",),
     ),
