@@ -59,7 +59,7 @@ def _register() -> None:
     from headwater.cli import (
         check,
         curate_verbs,
-        evaluate,
+        eval_verbs,
         export,
         generate,
         init,
@@ -82,7 +82,7 @@ def _register() -> None:
     app.command("tokenize", rich_help_panel=STAGES)(tokenize.command)
     app.command("train", rich_help_panel=STAGES)(train.command)
     app.command("trace", rich_help_panel=STAGES)(trace.command)
-    app.command("eval", rich_help_panel=STAGES)(evaluate.command)
+    app.add_typer(eval_verbs.app, name="eval", rich_help_panel=STAGES)
     app.command("export", rich_help_panel=STAGES)(export.command)
     app.command("generate", rich_help_panel=STAGES)(generate.command)
     app.command("serve", rich_help_panel=STAGES)(serve.command)

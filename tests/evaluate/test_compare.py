@@ -1,0 +1,81 @@
+"""Comparing two results: paired by item, refused across protocols."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headwater.cli.main import run_command
+from headwater.core.errors import InputError, UserError
+from headwater.evaluate.compare import compare, compare_text
+
+
+def write(folder: Path, task: str, scores: list[float], *, fingerprint: str = "f" * 16, **more: Any) -> Path:
+    path = folder / "records" / f"{task}.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rows = [{"fingerprint": fingerprint, "task": task, "model": {}}]
+    for number, score in enumerate(scores):
+        extra = {name: values[number] for name, values in more.items()}
+        rows.append({"id": str(number), "group": "", "context": "q", "metrics": {"acc": score}, **extra})
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def test_the_difference_is_taken_item_by_item(tmp_path: Path) -> None:
+    a = write(tmp_path / "a", "piqa", [1, 1, 1, 1, 1, 1, 1, 1, 0, 0] + [1] * 30)
+    b = write(tmp_path / "b", "piqa", [0, 0, 0, 0, 0, 0, 0, 0, 1, 1] + [1] * 30)
+    found = compare(a, b)["tasks"]["piqa"]
+    acc = found["metrics"]["acc"]
+    assert acc["difference"] == pytest.approx(-0.15)
+    assert acc["mcnemar"]["only_first"] == 8
+    assert acc["p_value"] == pytest.approx(112 / 1024)
+    assert acc["interval"][0] < -0.15 < acc["interval"][1]
+    assert found["items"] == 40
+    assert "| piqa | acc | 0.95 | 0.8 | -0.15 |" in compare_text(compare(a, b))
+
+
+def test_another_protocol_is_refused(tmp_path: Path) -> None:
+    a = write(tmp_path / "a", "piqa", [1, 0])
+    b = write(tmp_path / "b", "piqa", [1, 0], fingerprint="e" * 16)
+    with pytest.raises(UserError, match="two protocols"):
+        compare(a, b)
+
+
+def test_items_that_one_has_not_scored_are_counted_and_left_out(tmp_path: Path) -> None:
+    a = write(tmp_path / "a", "piqa", [1, 0, 1], failed=["", "", ""])
+    lines = (a / "records" / "piqa.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    for row in rows[1:3]:
+        del row["failed"]
+    (a / "records" / "piqa.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = compare(a, write(tmp_path / "b", "piqa", [1, 1, 1, 1]))["tasks"]["piqa"]
+    assert (found["items"], found["not_scored"], found["not_in_both"]) == (2, 1, 1)
+
+
+def test_corpus_perplexity_is_compared_by_sums(tmp_path: Path) -> None:
+    one = [{"nats": 10.0 * n, "tokens": 10, "whitespace_words": 5, "units": 5, "bytes": 40} for n in (1, 2, 3)]
+    two = [{**sums, "nats": sums["nats"] / 2} for sums in one]
+    a = write(tmp_path / "a", "wikitext", [0, 0, 0], sums=one)
+    b = write(tmp_path / "b", "wikitext", [0, 0, 0], sums=two)
+    found = compare(a, b)["tasks"]["wikitext"]["metrics"]["nats_per_token"]
+    assert (found["first"], found["second"]) == (2.0, 1.0)
+    assert found["interval"][1] < 0
+
+
+def test_results_without_a_common_task_and_folders_without_records_are_said(tmp_path: Path) -> None:
+    a, b = write(tmp_path / "a", "piqa", [1]), write(tmp_path / "b", "arc_easy", [1])
+    with pytest.raises(UserError, match="no task in common"):
+        compare(a, b)
+    (tmp_path / "c").mkdir()
+    with pytest.raises(InputError, match="no records"):
+        compare(a, tmp_path / "c")
+
+
+def test_the_command_prints_one_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a, b = write(tmp_path / "a", "piqa", [1, 0, 1]), write(tmp_path / "b", "piqa", [1, 1, 1])
+    assert run_command(["eval", "compare", str(a), str(b), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["tasks"]["piqa"]["items"] == 3
+    assert run_command(["eval", "compare", str(a), str(b), "--confidence", "1.5"]) == 2
