@@ -17,8 +17,10 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+from torch.distributed.rendezvous import rendezvous
 
 from headwater.core.errors import InputError, UserError
+from headwater.parallel.rank_files import this_attempt
 
 TIMEOUT_SECONDS = 600.0
 """How long a collective waits for the other ranks before it fails."""
@@ -90,11 +92,18 @@ def start(
 
         dist.init_process_group("fake", rank=world.rank, world_size=world.size, store=FakeStore())
         return
+    # A launcher's store may outlive a start of the ranks (torchrun with a fixed port): addresses of ranks that are gone
+    # must not be found in it.
+    store, rank, size = next(rendezvous("env://", world.rank, world.size, timeout=timeout))
+    store.set_timeout(timeout)
+    store = dist.PrefixStore(this_attempt(), store)
     if device.type == "cuda":
         torch.cuda.set_device(device)
-        dist.init_process_group("cpu:gloo,cuda:nccl", timeout=timeout, device_id=device)
+        dist.init_process_group(
+            "cpu:gloo,cuda:nccl", timeout=timeout, device_id=device, store=store, rank=rank, world_size=size
+        )
         return
-    dist.init_process_group(backend or "gloo", timeout=timeout, rank=world.rank, world_size=world.size)
+    dist.init_process_group(backend or "gloo", timeout=timeout, store=store, rank=rank, world_size=size)
 
 
 def stop() -> None:

@@ -27,6 +27,7 @@ from typing import Any
 
 from headwater.core.files import temp_path
 from headwater.core.jsonl import canonical_json, json_safe, parse_json
+from headwater.core.locks import process_start
 
 HEARTBEAT_BYTES = 512
 SHOWN_GROUPS = 8
@@ -134,6 +135,8 @@ def _state(folder: RankFolder, rank: int, attempt: str, code: int | None) -> tup
         return _WAITING, f"at {at}"
     if beat is None:
         return _SILENT, "has given no sign of life"
+    if beat["host"] == socket.gethostname() and process_start(int(beat["pid"])) is None:
+        return _KILLED, f"is gone since {at}{host}"
     return _SILENT, f"gives no answer, last seen at {at}{host}"
 
 

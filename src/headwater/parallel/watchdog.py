@@ -31,6 +31,8 @@ from headwater.parallel.rank_files import LOST_PEER, Heartbeat, RankFolder, culp
 
 PACKAGE = f"{os.sep}headwater{os.sep}"
 GRACE_SECONDS = 3.0
+LOST_GRACE_SECONDS = 5.0
+"""After a loss the others notice at once, and launchers do not wait long before they kill."""
 
 _NOT_A_PLACE = {"watchdog.py", "rank_process.py", "contextlib.py"}
 
@@ -127,7 +129,7 @@ class Watch:
     def lost(self) -> RanksLostError | None:
         """The one message about the loss of ranks, for this rank to say; None if another says it. Waits a moment for
         what the others write of themselves."""
-        deadline = time.monotonic() + self._grace
+        deadline = time.monotonic() + LOST_GRACE_SECONDS
         while time.monotonic() < deadline and len(self._answers()) < self.size:
             time.sleep(0.05)
         if min(self._answers(), default=self.rank) != self.rank:
