@@ -18,7 +18,7 @@ from headwater.core.errors import UserError
 from headwater.core.progress import Reporter
 from headwater.parallel.launch import RanksInterrupted, launch_local
 from headwater.parallel.rank_files import Heartbeat, RankFolder, culprits, describe, spans, this_attempt
-from headwater.parallel.watchdog import RanksLostError
+from headwater.parallel.watchdog import RanksLostError, is_consequence
 from tests.conftest import REPOSITORY, clean_environment
 
 TIMEOUT = 2.0
@@ -160,3 +160,28 @@ def test_ranks_of_the_same_state_are_told_together(tmp_path: Path) -> None:
 def test_spans_are_short() -> None:
     assert spans([5, 0, 1, 2]) == "0-2, 5"
     assert spans([3]) == "3"
+
+
+def test_what_only_tells_of_a_lost_peer_is_known_through_what_wraps_it() -> None:
+    def wrapped(inner: Exception) -> Exception:
+        try:
+            try:
+                raise inner
+            except Exception as error:
+                raise RuntimeError("\n  [Stage 0] failed to run forward:") from error
+        except RuntimeError as error:
+            return error
+
+    def closing(inner: Exception) -> Exception:
+        try:
+            try:
+                raise inner
+            finally:
+                raise RuntimeError("Connection closed by peer [127.0.0.1]:7")
+        except RuntimeError as error:
+            return error
+
+    assert is_consequence(wrapped(RuntimeError("[pair.cc] Connection closed by peer [127.0.0.1]:7")))
+    assert not is_consequence(wrapped(RuntimeError("shapes differ")))
+    assert not is_consequence(closing(UserError("no such disk")))
+    assert not is_consequence(closing(KeyError("x")))

@@ -51,7 +51,7 @@ LAYOUTS = [
 
 def finish(world: World, run_dir: Path, layout: ParallelConfig, config: dict[str, Any] = CONFIG) -> RunFolder:
     with ForkedTraining(world, run_dir, layout, config) as training:
-        codes = training.wait()
+        codes = training.wait(600.0)
     assert set(codes.values()) == {0}, run_dir.with_name(f"{run_dir.name}-0.log").read_text()[-3000:]
     return RunFolder.open(run_dir)
 
@@ -86,7 +86,7 @@ FEW_AND_MANY = pytest.mark.parametrize(
 
 def config_for(kills: int) -> dict[str, Any]:
     """Long enough for as many kills."""
-    return CONFIG if kills < 10 else {**CONFIG, "steps": 12 * kills}
+    return CONFIG if kills < 10 else {**CONFIG, "steps": 4 * kills}
 
 
 def killed_again_and_again(

@@ -20,7 +20,7 @@ from typing import NoReturn
 from headwater.core.errors import HeadwaterError
 from headwater.parallel.environment import World
 from headwater.parallel.rank_files import LOST_PEER, RankFolder
-from headwater.parallel.watchdog import RanksLostError, Watch, is_consequence
+from headwater.parallel.watchdog import RanksLostError, Watch, behind, is_consequence
 
 LAUNCHED = "HEADWATER_LAUNCHED"
 """Set by Headwater's launcher, which speaks for the ranks it has started."""
@@ -80,8 +80,9 @@ def watched_rank(logs: Path, world: World, *, timeout_seconds: float) -> Iterato
 
 
 def _exit_code(error: Exception) -> int:
-    if isinstance(error, HeadwaterError):
-        return error.exit_code
+    ours = next((item for item in behind(error) if isinstance(item, HeadwaterError)), None)
+    if ours is not None:
+        return ours.exit_code
     return LOST_PEER if is_consequence(error) else 1
 
 

@@ -21,7 +21,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -109,8 +109,9 @@ class Watch:
 
     def failed(self, error: BaseException) -> None:
         """Write down the error that ends this rank. One that only tells of a lost peer counts as a consequence."""
-        facts = error if isinstance(error, HeadwaterError) else None
-        what = facts.what if facts else f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+        facts = next((item for item in behind(error) if isinstance(item, HeadwaterError)), None)
+        said = " ".join(str(error).split())[:300]
+        what = facts.what if facts else f"{type(error).__name__}: {said}"
         record = {
             "attempt": self.attempt,
             "kind": type(error).__name__,
@@ -235,15 +236,24 @@ _CONSEQUENCES = (
 )
 
 
+def behind(error: BaseException) -> Iterator[BaseException]:
+    """An error and those it was raised from or while handling, the latest first."""
+    seen: BaseException | None = error
+    while seen is not None:
+        yield seen
+        seen = seen.__cause__ or (None if seen.__suppress_context__ else seen.__context__)
+
+
 def is_consequence(error: BaseException) -> bool:
-    """Whether an error only says that another rank is gone: what torch's back ends raise then has no class of its
-    own."""
+    """Whether an error began with the loss of another rank: what torch's back ends raise then has no class of its own,
+    and pipelines wrap it. An error of this rank's own comes first even if closing down after it failed too."""
     import torch.distributed as dist
 
-    if not isinstance(error, RuntimeError) or isinstance(error, HeadwaterError):
+    *later, first = behind(error)
+    if any(isinstance(item, HeadwaterError) for item in (*later, first)):
         return False
-    said = str(error).lower()
-    return isinstance(error, dist.DistNetworkError) or any(words in said for words in _CONSEQUENCES)
+    lost = isinstance(first, dist.DistNetworkError) or any(words in str(first).lower() for words in _CONSEQUENCES)
+    return isinstance(first, RuntimeError) and lost
 
 
 def place_of_frame(frame: FrameType | None) -> str:
