@@ -45,8 +45,8 @@ WRONG_LANGUAGE = "language.not-accepted"
 VERSIONS = {TOO_SHORT: 1, MARKUP: 1, WRONG_LANGUAGE: 2}
 """Every rule here and its version; raise it when a rule would decide otherwise than before."""
 
-_LEAST_READABLE = 0.2
-"""A text with less than this outside code and addresses is judged as it is."""
+_LEAST_READABLE = 40
+"""A text with fewer characters than this outside code and addresses is judged as it is."""
 
 _ROUNDS = 16  # of HTML inside HTML ("<b<b>>", "&amp;nbsp;"); what needs more is no text
 
@@ -123,7 +123,7 @@ def clean_document(
         return Cleaned(None, WRONG_LANGUAGE, VERSIONS[WRONG_LANGUAGE], score, detail, found, share)
     if edits:
         readable = prose(pieces)
-    if len(readable) < _LEAST_READABLE * len(cleaned):
+    if len(readable.strip()) < _LEAST_READABLE:
         readable = cleaned
     return Cleaned(cleaned, lang=found, lang_share=share, units=count_units(cleaned), edits=edits, readable=readable)
 
