@@ -102,7 +102,10 @@ def case_of(recipe: Path, layout: str | None, *, overrides: Sequence[str] = (), 
             mend="name a layout of several ranks, such as --layout dp=2,tp=2,zero=3",
         )
     if parallel.ranks > MOST_RANKS:
-        axes = {name: min(2, getattr(parallel, name)) for name in ("dp_replicate", "dp_shard", "tp", "pp", "cp")}
+        axes = {
+            name: min(2, getattr(parallel, name))
+            for name in ("dp_replicate", "dp_shard", "tp", "pp", "cp", "virtual_stages")
+        }
         smaller = short_layout(ParallelConfig.model_validate({**parallel.model_dump(), **axes, "micro_batch": None}))
         raise UserError(
             f"{parallel.ranks:,} ranks are more than the {MOST_RANKS} processes this starts on one machine",
@@ -134,7 +137,7 @@ def describe(case: Case) -> str:
 def text(certificate: Certificate) -> str:
     """A certificate in words."""
     lines = [
-        f"{d.kind:<9} {d.relative:8.1e} of {d.tolerance:.0e}  {'' if d.within else 'BEYOND  '}"
+        f"{d.kind:<9} {d.relative:8.1e} of {d.tolerance:<5.2g}  {'' if d.within else 'BEYOND  '}"
         + f"step {d.step}{f', {d.tensor}' if d.tensor else ''}"
         for d in certificate.differences
     ]

@@ -55,7 +55,8 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """What was found. `first`: the first tensor beyond its tolerance, by step and then in the model's order."""
+    """What was found. `first`: the first tensor beyond its tolerance, by step and then in the model's order; `skipped`:
+    steps that both sides skipped because fp16 overflowed."""
 
     case: Case
     differences: tuple[Difference, ...]
@@ -65,6 +66,7 @@ class Certificate:
     moved: int
     expected: int
     leak_unknown: str
+    skipped: int
     seconds: float
 
     @property
@@ -108,6 +110,7 @@ class Certificate:
             "first_difference": None
             if self.first is None
             else {"kind": self.first.kind, "tensor": self.first.tensor, "relative": self.first.relative},
+            "skipped_steps": self.skipped,
             "problems": list(self.problems),
             "leak": {
                 "leaked": [{"row": row, "position": position} for row, position in self.leaked],
@@ -180,6 +183,7 @@ def judge(case: Case, reference: Reference, reports: list[RankReport], seconds: 
         moved=sum(report.moved for report in reports),
         expected=sum(report.expected for report in reports),
         leak_unknown=case.leak_unknown,
+        skipped=sum(not gradients for gradients in reference.gradients),
         seconds=seconds,
     )
 
