@@ -57,7 +57,10 @@ def test_filter_keeps_rows_byte_for_byte_and_says_why_the_others_went(tmp_path: 
     with zstandard.open(tmp_path / "out" / "kept.jsonl.zst", "rb") as file:
         assert file.read().splitlines() == good
     removed = {row["id"]: row for row in read_zst(tmp_path / "out" / "removed.jsonl.zst")}
-    assert {key: row["rule"] for key, row in removed.items()} == {"c": "gopher.stop-words", "d": "language.not-accepted"}
+    assert {key: row["rule"] for key, row in removed.items()} == {
+        "c": "gopher.stop-words",
+        "d": "language.not-accepted",
+    }
     assert removed["c"]["version"] == 1
     assert removed["c"]["score"] == 0
     assert "under 2 (latin)" in removed["c"]["detail"]
