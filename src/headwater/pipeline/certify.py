@@ -137,7 +137,7 @@ def describe(case: Case) -> str:
 def text(certificate: Certificate) -> str:
     """A certificate in words."""
     lines = [
-        f"{d.kind:<9} {d.relative:8.1e} of {d.tolerance:<5.2g}  {'' if d.within else 'BEYOND  '}"
+        f"{d.kind:<9} {d.relative:8.1e} of {_allowed(d.tolerance):<5}  {'' if d.within else 'BEYOND  '}"
         + f"step {d.step}{f', {d.tensor}' if d.tensor else ''}"
         for d in certificate.differences
     ]
@@ -159,6 +159,10 @@ def text(certificate: Certificate) -> str:
         where = f"; the first tensor that differs is the {first.kind} of {first.tensor}" if first else ""
         lines.append(f"the layout does NOT agree with one process{where} ({certificate.seconds:.1f} s)")
     return "\n".join(lines)
+
+
+def _allowed(tolerance: float) -> str:
+    return f"{tolerance:.0e}" if tolerance < 0.01 else f"{tolerance:g}"
 
 
 TABLE_HEAD = (
