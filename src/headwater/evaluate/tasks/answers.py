@@ -17,6 +17,7 @@ from headwater.core.errors import InputError
 from headwater.core.units import count_units
 from headwater.evaluate.backends import Backend, Written
 from headwater.evaluate.sandbox import Sandbox
+from headwater.evaluate.tasks.asking import ASKERS
 from headwater.evaluate.tasks.code import program_of, score_programs
 from headwater.evaluate.tasks.items import Item, render
 from headwater.evaluate.tasks.scorers import SCORERS, Metrics, Scored, score_likelihood
@@ -37,7 +38,8 @@ class Tools:
 
 def answer(spec: TaskSpec, backend: Backend, items: Sequence[Item], tools: Tools) -> list[Record]:
     """Records of the items, in order."""
-    ask = {"generate": _generated, "code": _programs, "perplexity": _texts}.get(spec.kind, _continued)
+    by_kind = {"generate": _generated, "code": _programs, "perplexity": _texts}
+    ask = ASKERS.get(spec.scorer) or by_kind.get(spec.kind, _continued)
     try:
         return list(ask(spec, backend, items, tools))
     except InputError as error:

@@ -14,7 +14,12 @@ import yaml
 from pydantic import ValidationError
 
 from headwater.core.errors import RecipeError, UserError
-from headwater.evaluate.tasks import coherence, formats, numbers  # noqa: F401 - they register readers and scorers
+from headwater.evaluate.tasks import (  # noqa: F401 - they register readers and scorers
+    coherence,
+    formats,
+    numbers,
+    preferences,
+)
 from headwater.evaluate.tasks.readers import reader_names
 from headwater.evaluate.tasks.scorers import SCORERS
 from headwater.evaluate.tasks.spec import TaskSpec

@@ -19,6 +19,7 @@ from typing import Any
 import jinja2
 from jinja2.sandbox import SandboxedEnvironment
 
+from headwater.evaluate.tasks.asking import ASKERS
 from headwater.evaluate.tasks.data import Malformed
 from headwater.evaluate.tasks.readers import read_row
 from headwater.evaluate.tasks.spec import TaskSpec
@@ -88,7 +89,7 @@ def _item(spec: TaskSpec, row: Row, number: int, shots: Sequence[Row]) -> Item:
         choices = (spec.delimiter + options[0],)
     else:
         gold, choices = _value(spec.gold, row) if spec.gold else None, ()
-    if not context and spec.kind != "cloze":
+    if not context and spec.kind != "cloze" and spec.scorer not in ASKERS:
         raise _BadRow("has an empty text" if spec.kind == "perplexity" else "has an empty question")
     if any(not choice.strip() for choice in choices):
         raise _BadRow("has an empty choice")

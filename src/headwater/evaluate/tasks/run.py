@@ -23,7 +23,12 @@ from headwater.core.jsonl import JsonlLog, read_jsonl
 from headwater.core.progress import SILENT, Reporter
 from headwater.evaluate.backends import Backend
 from headwater.evaluate.sandbox import open_sandbox
-from headwater.evaluate.tasks import coherence, formats, numbers  # noqa: F401 - they register readers and scorers
+from headwater.evaluate.tasks import (  # noqa: F401 - they register readers and scorers
+    coherence,
+    formats,
+    numbers,
+    preferences,
+)
 from headwater.evaluate.tasks.answers import Record, Tools, answer
 from headwater.evaluate.tasks.data import Rows, load_rows
 from headwater.evaluate.tasks.figures import Figure, figures, mean

@@ -17,6 +17,7 @@ from headwater.core.errors import InputError
 from headwater.core.progress import SILENT, Reporter
 from headwater.evaluate.backends import Backend
 from headwater.evaluate.tasks.answers import Tools
+from headwater.evaluate.tasks.asking import how_scored
 from headwater.evaluate.tasks.figures import Figure
 from headwater.evaluate.tasks.run import TaskResult, run_task
 from headwater.evaluate.tasks.spec import TaskSpec
@@ -80,7 +81,7 @@ def protocol_in_words(spec: TaskSpec) -> dict[str, Any]:
     elif spec.kind == "perplexity":
         words |= {"window": spec.window or "the model's context", "stride": spec.stride or "the window"}
     else:
-        words |= {"delimiter": spec.delimiter, "scored": "ln p of each continuation"}
+        words |= {"delimiter": spec.delimiter, "scored": how_scored(spec.scorer)}
     return words
 
 
