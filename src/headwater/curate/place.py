@@ -184,12 +184,13 @@ class _Placing:
                 self.texts.data, self.texts.offsets, kept, removed, width=self.task.width, most=SPANS,
                 simplify=self.task.simplify, units=self.texts.units(),
             )  # fmt: skip
+            names = self.population.ids(kept)
             for index, row in enumerate(rows[start : start + 1024]):
                 total = int(totals[index])
                 self.final["state"][row] = GONE
                 yield _Row(
                     row, "remove", RULE_NAMES[part["rule"][index]], settings.VERSION, float(part["score"][index]),
-                    self.population.id(int(kept[index])), spans[index, : min(total, SPANS)].tolist(), total,
+                    names[index].tobytes().hex(), spans[index, : min(total, SPANS)].tolist(), total,
                 )  # fmt: skip
             self.texts.release()
 
