@@ -100,6 +100,17 @@ def command(
         str | None,
         typer.Option(help="The model a server is asked for.", show_default=False, rich_help_panel=TASKS),
     ] = None,
+    corpus: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Training text that items are looked for in [default: the dataset a run or export comes from].",
+            show_default=False,
+            rich_help_panel=TASKS,
+        ),
+    ] = None,
+    contamination: Annotated[
+        bool, typer.Option(help="Look for items in the training text.", rich_help_panel=TASKS)
+    ] = True,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, mps.")] = "auto",
     dtype: Annotated[
         str, typer.Option(help="With tasks: float32, bfloat16, float16, or auto as stored.", rich_help_panel=TASKS)
@@ -128,6 +139,8 @@ def command(
         judge=judge,
         chat=chat,
         model_name=model_name,
+        corpus=tuple(corpus or ()),
+        contamination=contamination,
         as_json=json_,
         quiet=quiet,
     )
@@ -140,6 +153,7 @@ def command(
         refuse("--model-name", model_name is not None and not server, "goes with a server")
         refuse("--device", device != "auto" and server, "goes with a model on this machine")
         refuse("--dtype", dtype != "auto" and server, "goes with a model on this machine")
+        refuse("--corpus", bool(corpus) and (samples is not None or not contamination), "goes with a check of tasks")
         if samples is None:
             score_tasks(target, asked)
             return
@@ -156,6 +170,8 @@ def command(
         ("--chat", chat),
         ("--model-name", model_name is not None),
         ("--dtype", dtype != "auto"),
+        ("--corpus", bool(corpus)),
+        ("--no-contamination", not contamination),
     ):
         refuse(option, given, "goes with --suite or --tasks")
     _held_out(Path(target), data, out, device, workspace, set_, as_json=json_, quiet=quiet)

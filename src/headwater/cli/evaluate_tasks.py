@@ -34,6 +34,8 @@ class Asked:
     judge: Path | None
     chat: bool
     model_name: str | None
+    corpus: tuple[Path, ...]
+    contamination: bool
     as_json: bool
     quiet: bool
 
@@ -45,6 +47,7 @@ def names(given: list[str] | None) -> tuple[str, ...]:
 
 def score_tasks(target: str, asked: Asked) -> None:
     """Run tasks, print and write what they found."""
+    from headwater.cli.eval_contamination import add_contamination
     from headwater.evaluate.tasks import find_tasks
     from headwater.evaluate.tasks.answers import Tools
     from headwater.evaluate.tasks.report import markdown, write_results
@@ -73,6 +76,8 @@ def score_tasks(target: str, asked: Asked) -> None:
             tools=Tools(sandbox, workers=_workers(), judge=judge),
             reporter=make_reporter(quiet=asked.quiet),
         )
+    if asked.contamination:
+        add_contamination(found, target, asked.corpus, asked.folder, asked.out, make_reporter(quiet=asked.quiet))
     if asked.out is not None:
         write_results(found, asked.out)
     finish(found.as_json(), markdown(found), as_json=asked.as_json)

@@ -46,7 +46,38 @@ def markdown(found: SuiteResult) -> str:
         lines += ["", "## Not run", "", *(f"- {name}: {reason}" for name, reason in found.not_run.items())]
     if found.limit is not None:
         lines += ["", f"Only the first {found.limit:,} rows of each task were taken."]
-    return "\n".join([*lines, ""])
+    return "\n".join([*lines, *_contamination(found), ""])
+
+
+def _contamination(found: SuiteResult) -> list[str]:
+    """Scores with and without items that stand in the training text."""
+    if not found.contamination:
+        return []
+    lines = [
+        "", "## Contamination", "",
+        "| task | items | contaminated | overlapping | figure | all | without contaminated | without overlapping |",
+        "|---|---:|---:|---:|---|---:|---:|---:|",
+    ]  # fmt: skip
+    for name, facts in found.contamination.items():
+        result = found.results[name]
+        key = result.headline
+        figure = result.metrics.get(key)
+        cells = [f"{figure.value:.4g}" if figure else "–"]
+        for kept in ("without_contaminated", "without_overlap"):
+            value = facts["metrics"].get(kept, {}).get(key)
+            cells.append(f"{value['value']:.4g}" if value else "–")
+        lines.append(
+            f"| {name} | {facts['checked']:,} | {facts['contaminated']:,} | {facts['overlapping']:,} | {key} | "
+            f"{' | '.join(cells)} |"
+        )
+    one = next(iter(found.contamination.values()))
+    lines += [
+        "",
+        f"Against {one['documents']:,} documents of {one['training_text']}. Contaminated: at least "
+        f"{one['threshold']:.0%} of a text of the item stands in one document; overlapping: {one['width']} units in a "
+        "row do. The passages are in the records.",
+    ]
+    return lines
 
 
 def page(found: SuiteResult) -> str:

@@ -9,7 +9,7 @@ With `out` every item's record is kept under `out/records`, and a run that was i
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +27,15 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class SuiteResult:
-    """Tasks' results in order; `not_run`: why a task of a suite was left out."""
+    """Tasks' results in order; `not_run`: why a task of a suite was left out; `contamination`: of tasks whose items
+    were looked for in the training text (`contamination.as_json`)."""
 
     model: dict[str, Any]
     specs: dict[str, TaskSpec]
     results: dict[str, TaskResult]
     not_run: dict[str, str]
     limit: int | None = None
+    contamination: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         """Plain values: what `results.json` holds and `--json` prints. Items are in `records/`."""
@@ -42,7 +44,11 @@ class SuiteResult:
             "kind": "tasks",
             "model": self.model,
             "limit": self.limit,
-            "tasks": {name: task_json(self.specs[name], result) for name, result in self.results.items()},
+            "tasks": {
+                name: task_json(self.specs[name], result)
+                | ({"contamination": self.contamination[name]} if name in self.contamination else {})
+                for name, result in self.results.items()
+            },
             "not_run": self.not_run,
         }
 
