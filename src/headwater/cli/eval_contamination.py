@@ -52,12 +52,14 @@ def _trained_on(target: str) -> Path | None:
         return dataset_of_model(path)
     except HeadwaterError:
         pass
-    try:
-        tree = lineage_of(target, path.resolve().parent.parent)
-    except HeadwaterError:
-        return None
-    place = _dataset_in(tree)
-    return Path(place) if place is not None and Path(place).is_dir() else None
+    for folder in (path.resolve(), path.resolve().parent):  # an export's artifact holds the model's folder
+        try:
+            place = _dataset_in(lineage_of(str(folder), folder.parent.parent))
+        except HeadwaterError:
+            continue
+        if place is not None and Path(place).is_dir():
+            return Path(place)
+    return None
 
 
 def _dataset_in(node: dict[str, Any]) -> str | None:
