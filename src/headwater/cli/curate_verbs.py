@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from headwater.cli import curate, curate_evidence, curate_quality
+from headwater.cli import curate, curate_collect, curate_evidence, curate_quality
 from headwater.cli.common import Debug, Json, Quiet, finish, make_reporter, require_exists, require_out
 
 WHOLE = "whole"
@@ -33,6 +33,7 @@ app = typer.Typer(
 app.command(WHOLE)(curate.command)
 curate_quality.register(app)
 curate_evidence.register(app)
+curate_collect.register(app)
 
 Inputs = Annotated[
     list[Path], typer.Argument(help="JSON Lines (plain, gzip, Zstandard) or Parquet, or folders.", show_default=False)

@@ -185,6 +185,8 @@ class ArtifactWriter(ShardFolder):
         self.inputs = dict(inputs)
         self.resumed: list[str] = []
         """Names of the shards an earlier, interrupted writer had finished."""
+        self.notes: dict[str, Any] = {}
+        """Goes into `provenance.json`, outside every hash: times, places."""
         self._lock = FolderLock(self.dir)
         self._watch = Stopwatch()
 
@@ -265,7 +267,7 @@ class ArtifactWriter(ShardFolder):
         }
         if clash := manifest.keys() & extra.keys():
             raise ValueError(f"the manifest has its own {', '.join(sorted(clash))}")
-        atomic_write(self.dir / PROVENANCE, pretty_json(self._watch.provenance(resumed_shards=len(self.resumed))))
+        atomic_write(self.dir / PROVENANCE, pretty_json(self._watch.provenance(resumed_shards=len(self.resumed), **self.notes)))
         atomic_write(self.dir / MANIFEST, pretty_json({**manifest, **extra}))
         for folder in [path for path in self.dir.rglob("*") if path.is_dir()]:
             fsync_dir(folder)

@@ -155,7 +155,7 @@ def _documents(file: SourceFile, plan: ShardPlan, counts: _Counts, quarantine: B
                 source=source,
                 lang=item.lang,
                 domain=item.domain or "other",
-                url=item.url,
+                url=item.url or file.address,
                 license=item.license,
                 meta={"path": _shown(file.relative), **item.meta},
             )

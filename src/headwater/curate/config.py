@@ -16,9 +16,13 @@ from pydantic import field_validator, model_validator
 
 from headwater.core.config import Section, field
 from headwater.curate.dedup.config import CanaryConfig, DecontaminateConfig, DedupConfig
+from headwater.curate.fetch.config import FetchConfig
 from headwater.curate.quality.config import QualityConfig
 
-Kind = Literal["auto", "jsonl", "parquet", "text", "markdown", "html", "warc", "wet", "python-environment"]
+Kind = Literal[
+    "auto", "jsonl", "parquet", "text", "markdown", "html", "warc", "wet", "wikipedia", "source-tree", "arxiv",
+    "python-environment",
+]  # fmt: skip
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _DOMAIN = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
@@ -46,12 +50,17 @@ class SourceConfig(Section):
     """Name of the source: letters, digits, `.`, `_`, `-`. It enters every document's id."""
 
     kind: Kind = field("auto")
-    """How files are read. `auto` looks at each file's content and name; `python-environment` reads the running
-    interpreter's standard library and installed packages instead of files."""
+    """How files are read. `auto` looks at each file's content and name. `wikipedia` is an XML dump, `source-tree` a
+    folder of program code, `arxiv` LaTeX sources; `python-environment` reads the running interpreter's standard library
+    and installed packages instead of files."""
 
     paths: tuple[str, ...] = field((), aliases=("path", "files", "glob", "globs"))
     """Files, folders or glob patterns (`**` crosses folders), relative to `collect.root` or absolute. Compressed
     files (.gz, .zst) are known by their content. Hidden files in folders are left out."""
+
+    fetch: FetchConfig | None = field(None)
+    """Files that lie elsewhere and are brought here first: URL lists, object stores, Hugging Face datasets, Common
+    Crawl. In place of `paths`."""
 
     domain: str = field("")
     """Domain of all documents (web, books, code, papers, other, or a name of your own). Empty: each row's own
@@ -95,6 +104,9 @@ class SourceConfig(Section):
     """Text and Markdown: a Python codec name. `auto` takes UTF-8 (UTF-16 with a byte order mark) and recognises
     GB18030, Big5, Shift-JIS and EUC when the whole file decodes; other files are quarantined."""
 
+    licenses: tuple[str, ...] = field((), aliases=("accepted_licenses",))
+    """source-tree: SPDX names of the licences files may have, such as MIT; others are passed over. Empty: all."""
+
     max_document_bytes: int = field(32 << 20, unit="bytes", ge=1)
     """A line, file or record with more bytes than this is quarantined without being held in memory."""
 
@@ -107,7 +119,7 @@ class SourceConfig(Section):
     parts: dict[str, str] = field(default_factory=lambda: dict(ENVIRONMENT_PARTS))
     """python-environment: which parts to read (code, docstrings, descriptions) and the domain of each."""
 
-    _tuples = field_validator("paths", "packages", mode="before")(_as_tuple)
+    _tuples = field_validator("paths", "packages", "licenses", mode="before")(_as_tuple)
 
     @field_validator("name")
     @classmethod
@@ -145,12 +157,18 @@ class SourceConfig(Section):
     @model_validator(mode="after")
     def _check_kind(self) -> SourceConfig:
         if self.kind == "python-environment":
-            if self.paths:
+            if self.paths or self.fetch:
                 raise ValueError("a python-environment source reads installed packages: give `packages`, not `paths`")
             if not self.packages and not self.stdlib:
                 raise ValueError("a python-environment source without packages and with stdlib: false reads nothing")
-        elif not self.paths:
-            raise ValueError(f"source {self.name!r} needs `paths`: files, folders or patterns relative to collect.root")
+        elif not self.paths and not self.fetch:
+            raise ValueError(
+                f"source {self.name!r} needs `paths`: files, folders or patterns relative to collect.root; or `fetch`"
+            )
+        elif self.paths and self.fetch:
+            raise ValueError(f"source {self.name!r} has `paths` and `fetch`; make it two sources")
+        elif self.licenses and self.kind != "source-tree":
+            raise ValueError("`licenses` belongs to sources of kind source-tree")
         elif self.packages:
             raise ValueError("`packages` belongs to sources of kind python-environment")
         return self

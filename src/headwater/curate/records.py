@@ -34,6 +34,7 @@ class Reason(StrEnum):
     BAD_RECORD = "bad-record"
     NO_TEXT = "no-text"
     HASH_MISMATCH = "hash-mismatch"
+    NOT_FETCHED = "not-fetched"
 
 
 class Skip(StrEnum):
@@ -44,6 +45,12 @@ class Skip(StrEnum):
     NO_PAGE = "no-page"  # WARC: requests, metadata, revisits, redirects, images
     DATA_TABLE = "data-table"
     NO_PROSE = "no-prose"
+    GENERATED = "generated"  # source-tree: written by a program
+    VENDORED = "vendored"  # source-tree: another project's code in this one's tree
+    MINIFIED = "minified"
+    LICENSE = "license"  # source-tree: not among those accepted
+    LICENSE_TEXT = "license-text"
+    NO_PAPER = "no-paper"  # arXiv: withdrawn, or PDF alone
 
 
 @dataclass(slots=True)

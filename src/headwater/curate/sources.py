@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from glob import escape, glob, has_magic
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from headwater.core.errors import InputError, RecipeError
 from headwater.core.rawinput import walk_files
@@ -34,7 +34,7 @@ _SUFFIX_KINDS = {
     ".warc": "warc",
     ".wet": "wet",
 }
-_COMPRESSED = (".gz", ".zst", ".zstd")
+_COMPRESSED = (".gz", ".zst", ".zstd", ".bz2")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,8 @@ class SourceFile:
     end: int = 0
     license: str = ""
     sha256: str = ""
+    address: str = ""
+    """Where it was fetched from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,8 @@ def source_files(source: SourceConfig, root: Path) -> list[SourceFile]:
         from headwater.curate.readers.python_environment import environment_files
 
         return environment_files(source)
+    if source.fetch is not None:
+        return _fetched_files(source, root)
     found: dict[str, SourceFile] = {}
     for pattern in source.paths:
         matched = False
@@ -103,7 +107,53 @@ def source_files(source: SourceConfig, root: Path) -> list[SourceFile]:
                 where=str(root / pattern),
                 mend="check collect.root and the source's paths; relative paths start from collect.root",
             )
-    return sorted(found.values(), key=lambda file: os.fsencode(file.relative))
+    files = sorted(found.values(), key=lambda file: os.fsencode(file.relative))
+    return _with_licenses(files, root) if source.kind == "source-tree" else files
+
+
+def _with_licenses(files: list[SourceFile], root: Path) -> list[SourceFile]:
+    """Program files with the licence their folders say; nothing above what their relative names start from counts."""
+    from headwater.curate.readers.source_licenses import TreeLicenses
+
+    trees: dict[Path, TreeLicenses] = {}
+    found = []
+    for file in files:
+        path = Path(file.path)
+        depth = len(PurePosixPath(file.relative).parts)
+        top = path.parents[min(depth, len(path.parents)) - 1] if not file.relative.startswith("..") else path.parent
+        tree = trees.setdefault(top, TreeLicenses(top))
+        found.append(replace(file, license=tree.of(path)))
+    return found
+
+
+def _fetched_files(source: SourceConfig, root: Path) -> list[SourceFile]:
+    """Files of a source's receipt; one that could not be fetched is the note that says so, of kind "failed"."""
+    from headwater.curate.fetch.fetch import read_receipt
+
+    receipt = read_receipt(source, root)
+    if receipt is None:
+        raise InputError(
+            f"the files of source {source.name!r} are not fetched yet",
+            where=str(root),
+            mend="headwater curate fetch RECIPE, or headwater run, which fetches first",
+        )
+    files = [
+        SourceFile(
+            str(receipt.folder / file.name),
+            file.name,
+            file.size,
+            kind_of_name(file.name) if source.kind == "auto" else source.kind,
+            named=True,
+            sha256=file.sha256,
+            address=file.address,
+        )
+        for file in receipt.files
+    ]
+    files += [
+        SourceFile(str(receipt.folder / file.note), file.name, 0, "failed", address=file.address)
+        for file in receipt.failed
+    ]
+    return sorted(files, key=lambda file: os.fsencode(file.relative))
 
 
 def _matches(pattern: str, root: Path) -> Iterator[tuple[Path, str, bool]]:
@@ -183,10 +233,7 @@ def _slices(file: SourceFile, shard_bytes: int) -> list[SourceFile]:
         return [file]
     starts = range(0, file.size, shard_bytes)
     ends = [*starts[1:], file.size]
-    return [
-        SourceFile(file.path, file.relative, file.size, file.kind, file.named, start, end, file.license)
-        for start, end in zip(starts, ends, strict=True)
-    ]
+    return [replace(file, start=start, end=end) for start, end in zip(starts, ends, strict=True)]
 
 
 def _is_plain(path: str) -> bool:

@@ -23,6 +23,7 @@ from headwater.curate.collect import QUARANTINE, CollectTask, collect_shard, rem
 from headwater.curate.config import CollectConfig, CurateConfig
 from headwater.curate.consolidate import plan_output, write_removed, write_shard
 from headwater.curate.decisions import decide_corpus, remove_scratch, run_all
+from headwater.curate.fetch.fetch import retrievals
 from headwater.curate.report import curation_report, split_table
 from headwater.curate.sources import ShardPlan, plan_shards
 
@@ -42,6 +43,7 @@ def build_collect(
     counts = done["counts"] if done else collect_into(ShardFolder(out.dir), config, context)
     for name, source in counts["sources"].items():
         _check_source(name, source, config)
+    out.notes["sources"] = retrievals(config)
     return counts
 
 

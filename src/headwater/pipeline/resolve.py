@@ -18,6 +18,7 @@ from headwater.core.artifacts import Artifact, ArtifactStore, fingerprint
 from headwater.core.jsonl import plain_json
 from headwater.core.locks import lock_owner
 from headwater.core.rawinput import HashCache
+from headwater.curate.fetch.fetch import unfetched
 from headwater.curate.identity import curate_digests, raw_digests
 from headwater.pipeline.schema import Recipe
 from headwater.pipeline.stages import STAGES, Stage
@@ -105,7 +106,7 @@ class Resolver:
     def inputs(self, stage: Stage, known: Mapping[str, Resolved]) -> dict[str, str] | None:
         """Role -> fingerprint of an artifact, key of a checkpoint or content hash; None while one is unknown."""
         if stage.raw:
-            return self.raw_inputs
+            return None if unfetched(self.recipe.collect) else self.raw_inputs
         inputs: dict[str, str] = {}
         for name in stage.inputs:
             resolved = known[name]

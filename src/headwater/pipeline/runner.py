@@ -19,6 +19,7 @@ from headwater.core.executor import Executor, make_executor
 from headwater.core.progress import Reporter
 from headwater.core.recipe import Loaded, RecipeProblems
 from headwater.core.stage import StageContext
+from headwater.curate.fetch.fetch import fetch_missing
 from headwater.pipeline.checks import missing_to_run
 from headwater.pipeline.ranks import following
 from headwater.pipeline.report import update_report
@@ -120,6 +121,8 @@ def run(
     problems = missing_to_run(loaded)
     if problems:
         raise RecipeProblems(problems, loaded.source)
+    if "collect" in wanted and not following():
+        fetch_missing(loaded.config.collect, reporter)
     walk = _Walk(loaded, folder, reporter)
     try:
         visit = walk.follow if following() else walk.visit

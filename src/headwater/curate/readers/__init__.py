@@ -18,16 +18,23 @@ from headwater.curate.records import Bad, Item, Reason, Skip, Skipped
 from headwater.curate.sources import SourceFile
 from headwater.curate.streams import first_bytes
 
+_OWN_KINDS = ("wikipedia", "source-tree", "arxiv", "python-environment")
+"""Kinds whose readers look at the content themselves."""
+
 Reader = Callable[[SourceFile, SourceConfig], Iterator[Item]]
 
 
 def read_file(file: SourceFile, source: SourceConfig) -> Iterator[Item]:
     """Everything in one file, by its kind; a file that cannot be opened or read is one `Bad`."""
+    if file.kind == "failed":  # it could not be fetched; the file says why
+        yield Bad(Reason.NOT_FETCHED, f"{file.address}: {Path(file.path).read_text('utf-8', 'replace')}")
+        return
     try:
         if source.kind != "python-environment" and not stat.S_ISREG(os.stat(file.path).st_mode):
             yield Bad(Reason.UNREADABLE, "not a regular file")  # a pipe would be waited for without end
             return
-        head = first_bytes(Path(file.path)) if not file.end else b""
+        own = file.end or source.kind in _OWN_KINDS
+        head = b"" if own else first_bytes(Path(file.path))
         kind = _kind(file, source, head)
         if isinstance(kind, Bad | Skipped):
             yield kind
@@ -39,7 +46,7 @@ def read_file(file: SourceFile, source: SourceConfig) -> Iterator[Item]:
 
 def _kind(file: SourceFile, source: SourceConfig, head: bytes) -> str | Bad | Skipped:
     """What to read a file as: what its content says, its name, or the recipe, which must not contradict each other."""
-    if file.end or source.kind == "python-environment":
+    if file.end or source.kind in _OWN_KINDS:
         return file.kind
     if not head:
         return Bad(Reason.EMPTY_FILE, records=0) if file.size == 0 else file.kind if file.kind != "auto" else "text"
@@ -91,6 +98,18 @@ def _reader(kind: str) -> Reader:
         from headwater.curate.readers.text import read_text
 
         return read_text
+    if kind == "wikipedia":
+        from headwater.curate.readers.wikipedia import read_wikipedia
+
+        return read_wikipedia
+    if kind == "source-tree":
+        from headwater.curate.readers.source_tree import read_source_file
+
+        return read_source_file
+    if kind == "arxiv":
+        from headwater.curate.readers.arxiv import read_arxiv
+
+        return read_arxiv
     from headwater.curate.readers.python_environment import read_environment
 
     return read_environment
