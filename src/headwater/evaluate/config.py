@@ -15,6 +15,23 @@ Baseline = Literal["unigram", "ngram", "xz"]
 Prefix = Literal["auto", "bos", "eos", "uniform"]
 
 
+class DuringTraining(Section):
+    """Benchmarks while a model is trained, on the weights where they are: no export, every rank takes part. Figures are
+    in the run's record as `eval`, `TASK/METRIC` each; the run's weights do not depend on it."""
+
+    tasks: tuple[str, ...] = field((), kind="operational")
+    """Tasks by name or YAML file: multiple choice and cloze. None: no benchmarks during training."""
+
+    data: str | None = field(None, kind="operational")
+    """Folder with the tasks' files; null takes the Hugging Face hub."""
+
+    every: int | None = field(None, kind="operational", ge=0, unit="steps")
+    """Steps between two times; 0: only at the end; default: five times over the run."""
+
+    limit: int = field(64, kind="operational", ge=1, unit="items")
+    """First items of each task that are scored; a few hundred forward passes of one row each cost seconds."""
+
+
 class EvaluateConfig(Section):
     """Held-out evaluation: perplexity and bits per byte by domain and language, beside simple baselines."""
 
@@ -58,6 +75,9 @@ class EvaluateConfig(Section):
 
     sample_seed: int = field(0)
     """Seed of the continuations."""
+
+    during_training: DuringTraining = field(default_factory=DuringTraining, kind="operational")
+    """Benchmarks in the course of the run."""
 
     batch_tokens: int = field(16384, unit="tokens", kind="operational", ge=1)
     """Tokens in one forward pass, padding included; changes memory and speed, not the result."""

@@ -13,6 +13,7 @@ is encoded once, and the continuation is what lies beyond the context's own leng
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -25,6 +26,10 @@ from headwater.tokenizer import Tokenizer
 
 SHARED_TOKENS = 32
 """A beginning shared by a batch is run apart from this length on; below it the extra pass costs more than it saves."""
+FULL_ENOUGH = 0.8
+FEW_TOKENS = 512
+"""A batch ends before a row shorter than this share of the first one, if it holds this many tokens already: below that
+the model's matrix products get slower by the token (one core of a CPU; a GPU is bound by `batch_tokens`)."""
 LOGIT_ROWS = 512
 """Positions whose logits exist at once."""
 
@@ -49,11 +54,6 @@ class _Group:
     context: Tokens
     dropped: int
     wanted: list[tuple[int, Tokens]]
-
-    @property
-    def cost(self) -> int:
-        """Tokens of keys and values it needs."""
-        return len(self.wanted) * (len(self.context) + max(len(tokens) for _, tokens in self.wanted))
 
 
 class ContinuationScorer:
@@ -89,15 +89,8 @@ class ContinuationScorer:
         return [likelihood for likelihood in found if likelihood is not None]
 
     def encode_pair(self, context: str, continuation: str) -> tuple[Tokens, Tokens]:
-        """(tokens of the context, tokens of the continuation), untruncated, the prefix included."""
-        spaces = len(context) - len(context.rstrip())
-        if spaces:
-            context, continuation = context[:-spaces], context[-spaces:] + continuation
-        if not context:
-            tokens = tuple(self.tokenizer.encode(continuation))
-            return self.prefix or (self.start,), tokens
-        own, whole = self.tokenizer.encode_batch([context, context + continuation])
-        return (*self.prefix, *own), tuple(whole[len(own) :])
+        """See `cut_pair`."""
+        return cut_pair(self.tokenizer, context, continuation, prefix=self.prefix, start=self.start)
 
     def _groups(self, pairs: Sequence[tuple[str, str]]) -> list[_Group]:
         groups: dict[tuple[Tokens, int], _Group] = {}
@@ -117,53 +110,56 @@ class ContinuationScorer:
         return list(groups.values())
 
     def _batches(self, groups: list[_Group]) -> Iterator[list[_Group]]:
-        """Contexts of similar beginning and length together, longer ones first."""
+        """Contexts with the same long beginning together, the others by length, so that little is padding."""
+        begins = Counter(_beginning(group) for group in groups)
+        shared = {begin for begin, count in begins.items() if begin and count > 1}
         batch: list[_Group] = []
         rows = width = 0
-        for group in sorted(groups, key=lambda g: (g.context[:SHARED_TOKENS], -len(g.context))):
+        bucket: Tokens = ()
+        for group in sorted(groups, key=lambda g: _order(g, shared)):
+            begin = _beginning(group) if _beginning(group) in shared else ()
             size = len(group.context) + max(len(tokens) for _, tokens in group.wanted)
             wider, more = max(width, size), rows + len(group.wanted)
-            if batch and wider * more > self.batch_tokens:
+            full = wider * more > self.batch_tokens
+            slack = size < FULL_ENOUGH * width and width * rows >= FEW_TOKENS
+            if batch and (full or slack or begin != bucket):
                 yield batch
                 batch, wider, more = [], size, len(group.wanted)
             batch.append(group)
-            rows, width = more, wider
+            rows, width, bucket = more, wider, begin
         if batch:
             yield batch
 
     @torch.inference_mode()
     def _run(self, batch: list[_Group]) -> Iterator[tuple[int, Likelihood]]:
-        cache = KVCache(self.model.config, 1)
-        shared = _common([group.context[:-1] for group in batch])
-        start = 0
-        if len(batch) > 1 and shared >= SHARED_TOKENS:
-            self._extend(cache, [batch[0].context[:shared]], 0)
-            start = shared
+        config, device = self.model.config, self._device
+        longest = max(len(group.context) for group in batch)
+        shared = _common([group.context[:-1] for group in batch]) if len(batch) > 1 else 0
+        start = shared if shared >= SHARED_TOKENS else 0
         if start:
-            cache.select(torch.zeros(len(batch), dtype=torch.int64, device=self._device))
+            once = KVCache(config, 1, capacity=start)
+            self._extend(once, [batch[0].context[:start]], 0)
+            cache = once.take(torch.zeros(len(batch), dtype=torch.int64, device=device), longest)
         else:
-            cache = KVCache(self.model.config, len(batch))
+            cache = KVCache(config, len(batch), capacity=longest)
         hidden = self._extend(cache, [group.context[start:] for group in batch], start)
         last = torch.stack([hidden[row, len(group.context) - start - 1] for row, group in enumerate(batch)])
         # The first token of each continuation is predicted at its context's last position; the others need a pass.
         wanted = [(row, place, tokens) for row, group in enumerate(batch) for place, tokens in group.wanted]
         states = [last[row : row + 1] for row, _, _ in wanted]
-        longer = [index for index, (_, _, tokens) in enumerate(wanted) if len(tokens) > 1]
-        if longer:
-            rows = [wanted[index][0] for index in longer]
-            cache.select(torch.tensor(rows, device=self._device))
+        for slice_ in _by_length([(index, len(tokens) - 1) for index, (_, _, tokens) in enumerate(wanted)]):
+            rows = [wanted[index][0] for index in slice_]
             begins = [len(batch[row].context) for row in rows]
-            hidden = self._extend(cache, [wanted[index][2][:-1] for index in longer], begins)
-            for line, index in enumerate(longer):
+            more = max(begin + len(wanted[index][2]) for begin, index in zip(begins, slice_, strict=True))
+            part = cache.take(torch.tensor(rows, device=device), more)
+            hidden = self._extend(part, [wanted[index][2][:-1] for index in slice_], begins)
+            for line, index in enumerate(slice_):
                 states[index] = torch.cat((states[index], hidden[line, : len(wanted[index][2]) - 1]))
         logs, greedy = self._log_probabilities(torch.cat(states), [t for _, _, tokens in wanted for t in tokens])
         at = 0
         for row, place, tokens in wanted:
             end = at + len(tokens)
-            yield (
-                place,
-                Likelihood(sum(logs[at:end]), len(tokens), all(greedy[at:end]), batch[row].dropped),
-            )
+            yield place, Likelihood(sum(logs[at:end]), len(tokens), all(greedy[at:end]), batch[row].dropped)
             at = end
 
     def _extend(self, cache: KVCache, rows: Sequence[Tokens], begin: int | list[int]) -> Tensor:
@@ -187,6 +183,32 @@ class ContinuationScorer:
         return logs, greedy
 
 
+def _beginning(group: _Group) -> Tokens:
+    """What may be run once for several contexts; empty where there is too little."""
+    return group.context[:SHARED_TOKENS] if len(group.context) > SHARED_TOKENS else ()
+
+
+def _order(group: _Group, shared: set[Tokens]) -> tuple[Tokens, int]:
+    begin = _beginning(group)
+    return (begin if begin in shared else (), -len(group.context))
+
+
+def _by_length(lengths: Sequence[tuple[int, int]]) -> Iterator[list[int]]:
+    """Indices of what has a length, longest first, in slices of which little is padding."""
+    part: list[int] = []
+    width = 0
+    for index, length in sorted(lengths, key=lambda pair: -pair[1]):
+        if not length:
+            continue
+        if part and length < FULL_ENOUGH * width and width * len(part) >= FEW_TOKENS:
+            yield part
+            part = []
+        width = width if part else length
+        part.append(index)
+    if part:
+        yield part
+
+
 def _common(rows: Sequence[Tokens]) -> int:
     """Length of the beginning that all share."""
     first, last = min(rows), max(rows)
@@ -194,3 +216,17 @@ def _common(rows: Sequence[Tokens]) -> int:
         if a != b:
             return place
     return min(len(first), len(last))
+
+
+def cut_pair(
+    tokenizer: Tokenizer, context: str, continuation: str, *, prefix: Tokens, start: int
+) -> tuple[Tokens, Tokens]:
+    """(tokens of the context, tokens of the continuation), untruncated, the prefix included. `start` stands before a
+    continuation without context where there is no prefix."""
+    spaces = len(context) - len(context.rstrip())
+    if spaces:
+        context, continuation = context[:-spaces], context[-spaces:] + continuation
+    if not context:
+        return prefix or (start,), tuple(tokenizer.encode(continuation))
+    own, whole = tokenizer.encode_batch([context, context + continuation])
+    return (*prefix, *own), tuple(whole[len(own) :])

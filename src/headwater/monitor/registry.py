@@ -81,6 +81,8 @@ METRICS: dict[str, Metric] = _declare(
            "Cross-entropy of held-out windows under the averaged weights", ("domain",)),
     Metric("val_bits_per_byte_averaged", "llm_val_bits_per_byte_averaged", "gauge", "bits/byte",
            "Validation bits per byte, averaged weights", "Bits per byte under the averaged weights", ("domain",)),
+    Metric("eval", "llm_eval", "gauge", "1", "Benchmarks during training",
+           "Figures of the tasks in `evaluate.during_training`, each as TASK/METRIC", ("figure",)),
     Metric("domain_tokens", "llm_domain_tokens_total", "counter", "tokens", "Tokens by domain",
            "Tokens read of each domain since the start of the run", ("domain",)),
 )  # fmt: skip

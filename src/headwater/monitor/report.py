@@ -100,6 +100,7 @@ def _charts(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return [
         line_chart("Loss", METRICS["loss"].unit, loss),
         line_chart("Validation bits per byte", METRICS["val_bits_per_byte"].unit, [*bits, *averaged]),
+        *([line_chart("Benchmarks", "during training", marks)] if (marks := _by_label(rows, "eval")) else []),
         line_chart("Learning rate", "of the main group", [_series(rows, "lr", "lr")]),
         line_chart("Gradient norm", "before clipping", [_series(rows, "grad_norm", "norm")], log_y=True),
         line_chart("Throughput", METRICS["throughput"].unit, [_series(rows, "throughput", "tokens/s")]),

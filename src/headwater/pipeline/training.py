@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from headwater.core.artifacts import Artifact
-from headwater.core.errors import UserError
+from headwater.core.errors import RecipeError, UserError
 from headwater.core.progress import Reporter
 from headwater.core.stage import StageContext
 from headwater.pipeline.ranks import joined, launch_training, watched
@@ -80,7 +80,7 @@ def train_files(recipe: Recipe, dataset: Path, tokenizer: Path | None, out: Path
             run_dir=out,
             reporter=reporter,
             recipe_text=text,
-            callbacks=_samplers(recipe, tokenizer),
+            callbacks=[*_samplers(recipe, tokenizer), *_benchmarks(recipe, tokenizer)],
             storage=recipe.dataset,
         )
 
@@ -93,6 +93,23 @@ def _samplers(recipe: Recipe, tokenizer: Path) -> list[Callback]:
     if recipe.model.architecture == "encoder":
         return []
     return [SamplingCallback(recipe.train.sampling, _Sampler(Tokenizer.load(tokenizer)))]
+
+
+def _benchmarks(recipe: Recipe, tokenizer: Path) -> list[Callback]:
+    """Tasks that are scored during the run, if any are named. RecipeError for an encoder, which continues no text."""
+    during = recipe.evaluate.during_training
+    if not during.tasks:
+        return []
+    if recipe.model.architecture == "encoder":
+        raise RecipeError(
+            "an encoder continues no text, so that no task can be scored during its training",
+            where="evaluate.during_training.tasks",
+            mend="leave it out",
+        )
+    from headwater.evaluate.in_run import BenchmarkCallback
+    from headwater.tokenizer import Tokenizer
+
+    return [BenchmarkCallback(during, Tokenizer.load(tokenizer))]
 
 
 class _Sampler:

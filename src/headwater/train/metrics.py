@@ -62,7 +62,7 @@ class MetricsCallback(Callback):
         for domain, tokens in outcome.domain_tokens.items():
             self._domain_tokens[domain] = self._domain_tokens.get(domain, 0) + tokens
         wanted = trainer.step == 1 or due(trainer.step, self._config.every, trainer.steps)
-        if not wanted and "val_loss" not in trainer.record:
+        if not wanted and not {"val_loss", "eval"} & trainer.record.keys():
             return
         module = trainer.module
         memory = int(module.mesh.maximum(devices.used_memory_bytes(module.device)))
