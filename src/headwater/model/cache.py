@@ -72,11 +72,24 @@ class KVCache:
                 store[layer] = tensor.index_select(0, rows)
         self.rows = int(rows.numel())
 
+    def take(self, rows: Tensor, slots: int) -> KVCache:
+        """A cache of these rows, each as often as named, with room for `slots` slots; this one stays as it is."""
+        taken = KVCache.__new__(KVCache)
+        taken.rows, taken._shape, taken._capacity = int(rows.numel()), self._shape, slots
+        taken._keys, taken._values, taken._positions, taken._mask, taken._slots = {}, {}, None, None, 0
+        for mine, theirs in ((self._keys, taken._keys), (self._values, taken._values)):
+            for layer, tensor in mine.items():
+                held = min(slots, tensor.shape[1])
+                theirs[layer] = tensor.new_zeros(taken.rows, slots, *self._shape)
+                theirs[layer][:, :held] = tensor[:, :held].index_select(0, rows)
+        return taken
+
     def _reserve(self, layer: int, like: Tensor) -> None:
         held = self._keys[layer].shape[1] if layer in self._keys else 0
         if held >= self._slots:
             return
-        slots = max(self._capacity, -(-self._slots // GROWTH_TOKENS) * GROWTH_TOKENS)
+        grown = -(-self._slots // GROWTH_TOKENS) * GROWTH_TOKENS
+        slots = self._capacity if self._capacity >= self._slots else grown
         for store in (self._keys, self._values):
             fresh = like.new_zeros(self.rows, slots, *self._shape)
             if held:

@@ -60,10 +60,9 @@ def measure(text: str) -> Metrics:
     if len(parts) > 1:
         bags = [Counter(_content(part)) for part in parts]
         found["sentence_coherence"] = _mean([_cosine(one, other) for one, other in itertools.pairwise(bags)])
-        entities = [_entities(part) for part in parts]
         seen: set[str] = set()
         linked = []
-        for names in entities:
+        for names in _entities(parts):
             linked.append(float(bool(names & seen)))
             seen |= names
         found["entity_coherence"] = _mean(linked[1:])
@@ -80,13 +79,15 @@ def _pairs(sentence: str) -> list[str]:
     return [run[place : place + 2] for run in re.findall(rf"[{_CJK}]{{2,}}", sentence) for place in range(len(run) - 1)]
 
 
-def _entities(sentence: str) -> set[str]:
-    """Names: capitalised words but the sentence's first, and pairs of CJK characters."""
-    found = set()
-    for match in _NAME.finditer(sentence.strip()):
-        if match.start() or " " in match[0]:
-            found |= set(match[0].split()[0 if match.start() else 1 :])
-    return found | set(_pairs(sentence))
+def _entities(parts: Sequence[str]) -> list[set[str]]:
+    """Of each sentence its names: capitalised words (a sentence's first only where it is a name elsewhere in the text),
+    and pairs of CJK characters."""
+    found = [[(match.start() == 0, match[0].split()) for match in _NAME.finditer(part.strip())] for part in parts]
+    inside = {word for names in found for first, words in names for word in words[first:]}
+    return [
+        {word for _, words in names for word in words if word in inside} | set(_pairs(part))
+        for part, names in zip(parts, found, strict=True)
+    ]
 
 
 def _cosine(one: Counter[str], other: Counter[str]) -> float:

@@ -164,7 +164,10 @@ def _value(text: str, row: Row) -> Any:
     """What a template that is one expression stands for, whatever its type; else the text it renders."""
     inner = text.strip()
     if inner.startswith("{{") and inner.endswith("}}") and "{{" not in inner[2:]:
-        return _environment.compile_expression(inner[2:-2], undefined_to_none=False)(**row)
+        value = _environment.compile_expression(inner[2:-2], undefined_to_none=False)(**row)
+        if isinstance(value, jinja2.Undefined):
+            raise _BadRow(f"has nothing for {inner}")
+        return value
     rendered = render(text, row)
     try:
         return ast.literal_eval(rendered)

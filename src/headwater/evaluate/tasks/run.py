@@ -128,9 +128,9 @@ def run_task(
             stack.callback(log.close)
         else:
             done, log = [], None
-        left = asked.items.items[len(done) :]
-        bar = stack.enter_context(reporter.progress(spec.name, total=len(left), unit="items"))
-        for record in _answers(spec, backend, left, tools, bar.advance):
+        items = asked.items.items
+        bar = stack.enter_context(reporter.progress(spec.name, total=len(items) - len(done), unit="items"))
+        for record in _answers(spec, backend, items, len(done), tools, bar.advance):
             done.append(record)
             if log is not None:
                 log.append(record)
@@ -164,10 +164,14 @@ def _continued(records: Path, head: dict[str, Any]) -> tuple[list[Record], Jsonl
 
 
 def _answers(
-    spec: TaskSpec, backend: Backend, items: Sequence[Item], tools: Tools, advance: Callable[[int], None]
+    spec: TaskSpec, backend: Backend, items: Sequence[Item], done: int, tools: Tools, advance: Callable[[int], None]
 ) -> Iterator[Record]:
+    """Records of the items after the first `done`. Chunks are those of a run from the start, so that rounding, which
+    depends on what is computed together, is too."""
     size = WRITTEN_CHUNK if spec.kind in ("generate", "code") else CHUNK
-    for start in range(0, len(items), size):
+    for start in range(done - done % size, len(items), size):
+        skipped = max(0, done - start)
         chunk = items[start : start + size]
-        yield from answer(spec, backend, chunk, tools)
-        advance(len(chunk))
+        if skipped < len(chunk):
+            yield from answer(spec, backend, chunk, tools)[skipped:]
+            advance(len(chunk) - skipped)
