@@ -68,13 +68,20 @@ def build_stages(config: ModelConfig, mesh: Mesh, options: ParallelOptions, seed
 
     Weights depend on `seed` and names alone, not on the layout.
     """
+    stages = shape_stages(config, mesh, options)
+    for stage in stages:
+        initialise(stage, mesh.device, seed)
+    return stages
+
+
+def shape_stages(config: ModelConfig, mesh: Mesh, options: ParallelOptions) -> list[Decoder | Encoder]:
+    """This rank's stages with the layout applied, on the meta device still: shapes without memory."""
     with torch.device("meta"):
         specs = of_rank(split(config, mesh.config), mesh.coordinate("pp"))
         kind = Encoder if config.architecture == "encoder" else Decoder
         stages = [kind(config, layers=spec.layers, first=spec.first, last=spec.last) for spec in specs]
     for stage in stages:
         parallelize(stage, mesh, options)
-        initialise(stage, mesh.device, seed)
     return stages
 
 

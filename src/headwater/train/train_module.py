@@ -41,6 +41,7 @@ from headwater.train.averaging import build_averaging
 from headwater.train.batch import Batch
 from headwater.train.config import TrainConfig
 from headwater.train.devices import free_memory_bytes, synchronise
+from headwater.train.non_finite import non_finite_error
 from headwater.train.numerics import Numerics
 from headwater.train.optimizers import (
     build_optimizer,
@@ -58,10 +59,6 @@ AVERAGE = "average."
 SCALER = "scaler."
 
 
-class NonFiniteError(HeadwaterError):
-    """Loss or gradient is NaN or infinite; nothing has been updated with it."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Totals:
     """Counts of a batch over all data-parallel ranks."""
@@ -70,6 +67,18 @@ class _Totals:
     tokens: int
     text_bytes: float
     domain_tokens: dict[str, int]
+
+
+def options_of(config: TrainConfig, mesh: Mesh, precision: Precision) -> ParallelOptions:
+    """What the training section asks of the layout."""
+    return ParallelOptions(
+        zero=mesh.config.zero,
+        activation_checkpointing=config.activation_checkpointing,
+        recompute=config.recompute,
+        precision=precision,
+        float8=config.float8,
+        compile=config.compile,
+    )
 
 
 class TrainModule:
@@ -121,15 +130,7 @@ class TrainModule:
         seed: int,
     ) -> TrainModule:
         """A new model with the weights of `seed`, laid out over the mesh, and its train module."""
-        options = ParallelOptions(
-            zero=mesh.config.zero,
-            activation_checkpointing=config.activation_checkpointing,
-            recompute=config.recompute,
-            precision=precision,
-            float8=config.float8,
-            compile=config.compile,
-        )
-        stages = build_stages(model, mesh, options, seed)
+        stages = build_stages(model, mesh, options_of(config, mesh, precision), seed)
         return cls(stages, config, mesh=mesh, precision=precision, micro_batch=micro_batch)
 
     @property
@@ -261,13 +262,9 @@ class TrainModule:
         """(norm before clipping, factor applied)."""
         norm = global_norm(self._parameters, self.mesh)
         if not (math.isfinite(loss) and math.isfinite(norm)):
+            error = non_finite_error(step, loss, norm, self._parameters, self.mesh)
             self.optimizer.zero_grad(set_to_none=True)
-            raise NonFiniteError(
-                f"loss {loss:g}, gradient norm {norm:g}: training has diverged, or the step's data breaks it",
-                where=f"step {step}",
-                mend=f"look at the documents with `headwater trace --step {step}`; a lower train.optimizer.lr, a "
-                "longer warm-up, model.qk_norm or train.z_loss make training steadier; earlier checkpoints are intact",
-            )
+            raise error
         limit = self._config.clip_grad_norm
         if limit is None or norm <= limit:
             return norm, 1.0

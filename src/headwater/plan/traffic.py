@@ -1,0 +1,63 @@
+"""Bytes that a rank puts on the wire in a step, by axis: what the step's times are made of, as plain figures.
+
+In: `Cases` of one or more layouts. Out: bytes of the first, a middle and the last pipeline stage. The messages are
+those of `headwater.plan.step`: rings carry 2 (q - 1) / q of an all-reduced message, (q - 1) / q of a gathered or
+scattered one.
+
+    wire_bytes(one_case(model, train, cluster, layout))["middle"]["tp"]
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .cases import Array, Cases, Schedule
+from .counts import head_units, layer_parameters_local
+from .schedules import stage_layers
+
+_SEVERAL = (Schedule.INTERLEAVED, Schedule.INTERLEAVED_ZB, Schedule.ZB_V, Schedule.DUALPIPE_V)
+
+
+def wire_bytes(x: Cases) -> dict[str, dict[str, Array]]:
+    """By stage (`first`, `middle`, `last`) and axis (`tp`, `pp`, `cp`, `dp`)."""
+    first, full, last = stage_layers(x.layers, x.pp, x.spread, head_units(x), x.chunks, x.schedule)
+    alone = np.asarray(x.pp) <= 1
+    return {
+        "first": _of_stage(x, first, embedding=True, head=alone),
+        "middle": _of_stage(x, full, embedding=alone, head=alone),
+        "last": _of_stage(x, last, embedding=alone, head=True),
+    }
+
+
+def _share(q: Array) -> Array:
+    return (q - 1.0) / np.maximum(q, 1.0)
+
+
+def _of_stage(x: Cases, layers: Array, *, embedding: Array, head: Array) -> dict[str, Array]:
+    m = x.microbatches
+    stream = 2.0 * x.width * x.tokens * x.hidden
+    pairs = np.where(x.parallel_block > 0, 1.0, 2.0)
+    # Forward and backward: an all-reduce each, or a gather and a scatter; sequence parallelism gathers once more in the
+    # backward pass, where the gathered input was not kept.
+    passes = pairs * 2.0 * (2.0 + x.recompute)
+    tp = layers * passes * stream * _share(x.tp)
+    ends = np.asarray(embedding) * 1.0 + np.asarray(head) * 1.0
+    tp = m * (tp + 2.0 * ends * stream * _share(x.tp))
+    crossings = np.where(np.isin(x.schedule, _SEVERAL), np.maximum(x.chunks, 1.0), 1.0)
+    split = np.where((x.sequence_parallel > 0) | (x.scatter_gather > 0), x.tp, 1.0)
+    sides = 2.0 * crossings - np.asarray(embedding) * 1.0 - np.asarray(head) * 1.0
+    pp = np.where(x.pp > 1, m * sides * 2.0 * x.width * x.tokens * x.hidden / split, 0.0)
+    tables = np.asarray(embedding) + np.asarray(head) * (1.0 - np.asarray(embedding) * x.tied)
+    held = layers * layer_parameters_local(x) + tables * x.vocab * x.hidden / x.tp
+    ranks = x.dp * x.cp
+    once = np.where(x.zero >= 1, 1.0, 2.0) * x.grad_bytes + np.where(x.zero >= 1, x.param_bytes, 0.0)
+    every = np.where(
+        (x.zero >= 3) & (np.asarray(x.pp) <= 1),
+        x.param_bytes * (1.0 + (x.reshard > 0)) + x.grad_bytes,
+        0.0,
+    )
+    scattering = np.where((x.zero == 2) & (np.asarray(x.pp) <= 1), x.grad_bytes, 0.0)
+    dp = held * _share(ranks) * np.where(every > 0, m * every, once + np.maximum(m - 1.0, 0.0) * scattering)
+    kv = 2.0 * x.width * x.tokens * 2.0 * x.kv_local * x.head_dim * (x.cp - 1.0)
+    cp = m * layers * kv * (3.0 + x.recompute)
+    return {"tp": tp, "pp": pp, "cp": cp, "dp": dp}
