@@ -69,6 +69,7 @@ def _register() -> None:
         recipe,
         run,
         serve,
+        simulate,
         status,
         tokenize,
         trace,
@@ -88,6 +89,7 @@ def _register() -> None:
     app.command("serve", rich_help_panel=STAGES)(serve.command)
     app.command("init", rich_help_panel=RECIPES)(init.command)
     app.command("plan", rich_help_panel=RECIPES)(plan.command)
+    app.command("simulate", rich_help_panel=RECIPES)(simulate.command)
     app.command("launch", rich_help_panel=RECIPES)(launch.command)
     app.add_typer(check.app, name="check", rich_help_panel=RECIPES)
     app.add_typer(recipe.app, name="recipe", rich_help_panel=RECIPES)
