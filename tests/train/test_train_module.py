@@ -17,7 +17,8 @@ from headwater.parallel.mesh import Mesh
 from headwater.parallel.remat import checkpoint_layers
 from headwater.train.batch import Batch
 from headwater.train.config import TrainConfig
-from headwater.train.train_module import NonFiniteError, TrainModule
+from headwater.train.non_finite import NonFiniteError
+from headwater.train.train_module import TrainModule
 from tests.train.conftest import TINY
 
 CPU = torch.device("cpu")
@@ -212,6 +213,8 @@ def test_a_gradient_that_is_not_finite_stops_before_the_update() -> None:
     with pytest.raises(NonFiniteError) as caught:
         one.train_step(2, uneven_batch(seed=1), lr_factor=1.0)
     assert caught.value.where == "step 2"
+    assert caught.value.tensor in dict(one.model.named_parameters())
+    assert f"first in the gradient of {caught.value.tensor}" in caught.value.what
     for key, tensor in one.state_tensors().items():
         if key != "weights.model.norm.weight":
             assert torch.equal(tensor, before[key]), key

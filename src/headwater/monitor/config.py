@@ -21,6 +21,34 @@ class PrometheusConfig(Section):
     """Address to listen on; `0.0.0.0` lets another machine read it."""
 
 
+class DetectorsConfig(Section):
+    """What is looked for in the figures of every step, and from where on it is said."""
+
+    enabled: bool = field(True, kind="operational")
+    """Look; what is found is warned of and written into `events.jsonl`. It never changes the training."""
+
+    spike_score: float = field(6.0, kind="operational", gt=0)
+    """Loss spike: robust standard deviations (and 0.1 nats) above the level of the last 16 steps."""
+
+    moving_average_factor: float = field(1.5, kind="operational", gt=1)
+    """Loss above this many times its average over the last 100 accepted steps (and 0.1 nats)."""
+
+    grad_norm_high: float = field(1e5, kind="operational", gt=0)
+    """Gradient norms above this explode, whatever they were before."""
+
+    grad_norm_low: float = field(1e-7, kind="operational", ge=0)
+    """Gradient norms below this for 20 steps vanish."""
+
+    no_convergence_steps: int = field(200, kind="operational", ge=41, unit="steps")
+    """After so many steps the loss must be 2 % below where it began."""
+
+    data_wait_share: float = field(0.3, kind="operational", gt=0, le=1, unit="ratio")
+    """Data is slow when steps wait for it longer than this share of their time."""
+
+    slow_step_ratio: float = field(1.5, kind="operational", gt=1, unit="ratio")
+    """Steps are slow when they take so many times their usual time, in the median of 20."""
+
+
 class MonitorConfig(Section):
     """Metrics of a run. The record, `metrics.jsonl`, is always written."""
 
@@ -40,3 +68,6 @@ class MonitorConfig(Section):
 
     prometheus: PrometheusConfig = field(default_factory=PrometheusConfig, kind="operational")
     """Live view."""
+
+    detectors: DetectorsConfig = field(default_factory=DetectorsConfig, kind="operational")
+    """Detectors of spikes, divergence, slow steps and the like."""

@@ -42,6 +42,10 @@ class Callback:
     def on_stop(self, trainer: Trainer) -> None:
         """When a signal asked to stop, after the step that was running."""
 
+    def on_error(self, trainer: Trainer, error: Exception) -> None:
+        """When the step after `trainer.step` failed; the error goes on after it. For this rank alone: nothing in it may
+        wait for the others, who may not have failed."""
+
     def close(self, trainer: Trainer) -> None:
         """Always, whatever happened: give back files, threads, ports."""
 

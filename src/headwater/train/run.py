@@ -45,6 +45,7 @@ from headwater.train.checkpoint_targets import targets_for
 from headwater.train.checkpointing import CheckpointCallback
 from headwater.train.config import TrainConfig
 from headwater.train.data import RunData, validation_windows
+from headwater.train.detection import DetectionCallback
 from headwater.train.ledger import RunLedger, record_plan
 from headwater.train.metrics import MetricsCallback
 from headwater.train.objective import build_objective, objective_problems
@@ -331,7 +332,8 @@ class _Run:
         metrics = MetricsCallback(self.monitor, self.plan.steps)
         checkpoints = CheckpointCallback(self.config.checkpoint, self.store, metrics, self.dataset.fingerprint)
         validation = ValidationCallback(self.config.validation, windows)
-        return [PhaseCallback(), validation, *injected, metrics, checkpoints]
+        detection = DetectionCallback(self.monitor.detectors, self.model.vocab_size)
+        return [PhaseCallback(), validation, *injected, detection, metrics, checkpoints]
 
     def _check_disk(self) -> None:
         size = estimate.state_size(self.model, self.config).checkpoint

@@ -112,7 +112,12 @@ class Trainer:
             if isinstance(batches, Generator):
                 stack.callback(batches.close)  # ends the thread that reads ahead
             while self.step < self.steps:
-                self._step(batches)
+                try:
+                    self._step(batches)
+                except Exception as error:
+                    for callback in self.callbacks:
+                        callback.on_error(self, error)
+                    raise
                 stop = self._agree_to_stop()
                 if stop is not None and self.step < self.steps:
                     for callback in self.callbacks:

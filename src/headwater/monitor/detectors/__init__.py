@@ -4,6 +4,20 @@ detectors = DetectorSet(); detectors.observe(1, {"loss": 10.4, "grad_norm": 1.2,
 """
 
 from headwater.monitor.detectors.base import Alert, Detector, Figures, RobustWindow
-from headwater.monitor.detectors.detector_set import DetectorSet, default_detectors
+from headwater.monitor.detectors.detector_set import (
+    DetectorSet,
+    default_detectors,
+    machine_detectors,
+    training_detectors,
+)
 
-__all__ = ["Alert", "Detector", "DetectorSet", "Figures", "RobustWindow", "default_detectors"]
+__all__ = [
+    "Alert",
+    "Detector",
+    "DetectorSet",
+    "Figures",
+    "RobustWindow",
+    "default_detectors",
+    "machine_detectors",
+    "training_detectors",
+]

@@ -1,4 +1,4 @@
-"""All detectors of a run as one, with one state and no repetition.
+"""All detectors of a run as one, with one state; what goes on is said once, not at every step.
 
 found = DetectorSet().observe(step, figures)
 """
@@ -8,31 +8,48 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from headwater.monitor.config import DetectorsConfig
 from headwater.monitor.detectors import machine, model_health, progress, spikes
 from headwater.monitor.detectors.base import Alert, Detector, Figures
 
+QUIET_STEPS = 8
+"""A detector that speaks again within so many steps of its last word means the same thing."""
 
-def default_detectors() -> list[Detector]:
-    """One of each, with the thresholds their own pages state."""
+
+def default_detectors(config: DetectorsConfig | None = None) -> list[Detector]:
+    """One of each, with the thresholds of the recipe; those it does not name are stated by each detector."""
+    return training_detectors(config) + machine_detectors(config)
+
+
+def training_detectors(config: DetectorsConfig | None = None) -> list[Detector]:
+    """Those that look at what training computes, the same on every machine."""
+    config = config or DetectorsConfig()
     return [
         spikes.NonFinite(),
-        spikes.LossSpike(),
-        spikes.MovingAverageRule(),
-        spikes.GradientExplosion(),
-        spikes.GradientVanishing(),
-        progress.NoConvergence(),
+        spikes.LossSpike(spike=config.spike_score),
+        spikes.MovingAverageRule(factor=config.moving_average_factor),
+        spikes.GradientExplosion(limit=config.grad_norm_high),
+        spikes.GradientVanishing(limit=config.grad_norm_low),
+        progress.NoConvergence(after=config.no_convergence_steps),
         progress.SlowDivergence(),
         progress.Plateau(),
         progress.Oscillation(),
-        machine.SlowData(),
-        machine.SlowSteps(),
+        model_health.DeadHeads(),
+        model_health.TensorGradients(high=config.grad_norm_high, low=config.grad_norm_low),
+        model_health.NoUpdates(),
+    ]
+
+
+def machine_detectors(config: DetectorsConfig | None = None) -> list[Detector]:
+    """Those that look at time and memory, which are of the machine and the day."""
+    config = config or DetectorsConfig()
+    return [
+        machine.SlowData(share=config.data_wait_share),
+        machine.SlowSteps(ratio=config.slow_step_ratio),
         machine.SlowRank(),
         machine.MemoryCreep(),
         machine.MemoryNearLimit(),
         machine.OldCheckpoint(),
-        model_health.DeadHeads(),
-        model_health.TensorGradients(),
-        model_health.NoUpdates(),
     ]
 
 
@@ -41,18 +58,31 @@ class DetectorSet:
 
     def __init__(self, detectors: Sequence[Detector] | None = None) -> None:
         self.detectors = list(default_detectors() if detectors is None else detectors)
+        self._spoke: dict[str, int] = {}
 
     def observe(self, step: int, figures: Figures) -> list[Alert]:
         """What is wrong with this step; steps come in order, one that is trained again after a rewind with the state of
         the rewind."""
-        alerts = [detector.observe(step, figures) for detector in self.detectors]
-        return [alert for alert in alerts if alert is not None]
+        alerts = []
+        for detector in self.detectors:
+            alert = detector.observe(step, figures)
+            if alert is None:
+                continue
+            last = self._spoke.get(detector.name)
+            self._spoke[detector.name] = step
+            if last is None or step - last > QUIET_STEPS:
+                alerts.append(alert)
+        return alerts
 
     def state_dict(self) -> dict[str, Any]:
-        return {detector.name: detector.state_dict() for detector in self.detectors}
+        return {
+            "detectors": {detector.name: detector.state_dict() for detector in self.detectors},
+            "spoke": dict(self._spoke),
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Detectors that were not there when the state was saved begin anew."""
+        self._spoke = {str(name): int(step) for name, step in state["spoke"].items()}
         for detector in self.detectors:
-            if detector.name in state:
-                detector.load_state_dict(state[detector.name])
+            if detector.name in state["detectors"]:
+                detector.load_state_dict(state["detectors"][detector.name])

@@ -1,6 +1,6 @@
 """Time and memory: data that comes late, slower steps, a slow rank, memory that creeps or runs out, old checkpoints.
 
-In: `step_seconds`, `data_wait_seconds`, `rank_seconds` (a list, by rank), `mem_allocated`, `mem_limit`,
+In: `step_seconds`, `step_tokens`, `data_wait_seconds`, `rank_seconds` (a list, by rank), `mem_allocated`, `mem_limit`,
 `checkpoint_age_seconds`, `checkpoint_interval_seconds`. Out: one alert when a condition has held long enough.
 
     SlowData().observe(1, {"step_seconds": 0.5, "data_wait_seconds": 0.01})
@@ -47,8 +47,9 @@ class SlowData:
 
 
 class SlowSteps:
-    """Steps `ratio` times as long as their usual duration, in the median of `steps` of them. Single long steps (checkpoints,
-    validation) do not count."""
+    """Steps `ratio` times as long as their usual duration, in the median of `steps` of them. Single long steps
+    (checkpoints, validation) do not count. Where the tokens of a step change by a tenth (a batch that grows, another
+    phase), the usual is learned anew."""
 
     name = "slow_steps"
 
@@ -57,11 +58,19 @@ class SlowSteps:
         self._recent: deque[float] = deque(maxlen=steps)
         self._usual = RobustWindow(window)
         self._persists = Persistence(1)
+        self._tokens: float | None = None
 
     def observe(self, step: int, figures: Figures) -> Alert | None:
         seconds = number(figures, "step_seconds")
         if seconds is None:
             return None
+        tokens = number(figures, "step_tokens")
+        if tokens is not None:
+            if self._tokens is not None and abs(tokens - self._tokens) > 0.1 * self._tokens:
+                self._recent.clear()
+                self._usual.clear()
+                self._persists.held = 0
+            self._tokens = tokens
         if len(self._recent) == self._recent.maxlen:  # the usual is what was before the recent ones
             left = self._recent[0]
             if not len(self._usual) or left < self._ratio * self._usual.median or self._persists.held > 256:
@@ -77,12 +86,18 @@ class SlowSteps:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        return {"recent": list(self._recent), "usual": self._usual.values, "held": self._persists.held}
+        return {
+            "recent": list(self._recent),
+            "usual": self._usual.values,
+            "held": self._persists.held,
+            "tokens": self._tokens,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._recent.clear()
         self._recent.extend(state["recent"])
         self._usual.values, self._persists.held = list(state["usual"]), int(state["held"])
+        self._tokens = state["tokens"]
 
 
 class SlowRank:

@@ -1,6 +1,7 @@
 """Loss that does not go down, goes up slowly, or swings.
 
-In: `loss`. Out: one alert when it becomes certain, within the window each detector states.
+In: `loss`, and `uniform_loss` (that of a guess: the logarithm of the vocabulary). Out: one alert when it becomes
+certain, within the window each detector states.
 
     NoConvergence().observe(1, {"loss": 10.4})
 """
@@ -16,7 +17,8 @@ from headwater.monitor.detectors.base import Alert, Figures, Persistence, number
 
 
 class NoConvergence:
-    """`after` steps into the run the loss is still within `ratio` of where it began. Says so once."""
+    """`after` steps into the run the loss is still within `ratio` of where it began. Says so once. A run that begins
+    below two thirds of `uniform_loss` goes on with a trained model, which need not learn that much."""
 
     name = "no_convergence"
 
@@ -37,7 +39,8 @@ class NoConvergence:
         if self._seen != self._after:
             return None
         began, now = median(self._first), median(self._last)
-        if now < (1 - self._ratio) * began:
+        guess = number(figures, "uniform_loss")
+        if now < (1 - self._ratio) * began or (guess is not None and began < guess * 2 / 3):
             return None
         message = f"loss {now:.3f} after {self._seen} steps, {began:.3f} at the beginning: nothing has been learned"
         return Alert(self.name, "warning", step, message, {"began": began, "now": now})

@@ -10,74 +10,94 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping
+from statistics import median
 from typing import Any
 
 from headwater.monitor.detectors.base import Alert, Figures, Persistence, RobustWindow, number
 
+FLOOR = 0.01
+"""Share of the level added to its deviation, so that a very quiet loss does not make small changes look large."""
+
 
 class LossSpike:
-    """Loss more than `spike` robust standard deviations, and `least` nats, above the median of accepted values.
+    """Loss more than `spike` robust standard deviations, and `least` nats, above its level: the median of the last
+    `local` accepted values. The deviation is that of the last `window` values from the level of their time, so that a
+    loss that falls quickly does not count as wide.
 
-    Values that are flagged never enter the window, so a spike cannot hide the next one. After `patience` flagged steps
-    in a row the new level is accepted (a change of data, say). Until `warm_up` values are there, only a rise above
-    the highest value so far by half is a spike.
+    Values that are flagged never enter, so a spike cannot hide the next one. After `patience` flagged steps in a row
+    the new level is accepted (a change of data, say). In the first `warm_up` steps only a rise above the highest value
+    so far by half is a spike.
     """
 
     name = "loss_spike"
 
     def __init__(
-        self, window: int = 128, spike: float = 6.0, least: float = 0.1, warm_up: int = 32, patience: int = 32
+        self,
+        window: int = 128,
+        spike: float = 6.0,
+        least: float = 0.1,
+        warm_up: int = 40,
+        patience: int = 32,
+        local: int = 16,
     ) -> None:
-        self._window, self._spike, self._least = RobustWindow(window), spike, least
-        self._warm_up, self._patience = warm_up, patience
+        self._recent: deque[float] = deque(maxlen=local)
+        self._rises = RobustWindow(window, floor_ratio=0.0)
+        self._spike, self._least, self._warm_up, self._patience = spike, least, warm_up, patience
         self._flagged = 0
 
     def observe(self, step: int, figures: Figures) -> Alert | None:
         loss = number(figures, "loss")
         if loss is None:
             return None
-        if not len(self._window):
-            self._window.add(loss)
+        if not self._recent:
+            self._accept(loss)
             return None
-        middle = self._window.median
-        if len(self._window) < self._warm_up:
-            spiked = loss > 1.5 * max(self._window.values)
-            score = math.nan
+        level = median(self._recent)
+        score = None
+        if len(self._rises) + (self._recent.maxlen or 0) < self._warm_up:
+            spiked = loss > 1.5 * max(self._recent)
         else:
-            score = self._window.score(loss)
-            spiked = score > self._spike and loss - middle > self._least
+            score = (loss - level - self._rises.median) / (self._rises.spread + FLOOR * level or FLOOR)
+            spiked = score > self._spike and loss - level > self._least
         if not spiked:
-            self._flagged = 0
-            self._window.add(loss)
+            self._accept(loss)
             return None
         self._flagged += 1
         if self._flagged > self._patience:
-            self._flagged = 0
-            self._window.clear()
-            self._window.add(loss)
-        return Alert(
-            self.name,
-            "critical",
-            step,
-            f"loss {loss:.3f} where the last {len(self._window)} accepted steps had {middle:.3f}",
-            {"loss": loss, "median": middle, "score": None if math.isnan(score) else score},
-        )
+            self._recent.clear()
+            self._rises.clear()
+            self._accept(loss)
+        message = f"loss {loss:.3f}, at a level of {level:.3f} before"
+        return Alert(self.name, "critical", step, message, {"loss": loss, "level": level, "score": score})
+
+    def _accept(self, loss: float) -> None:
+        self._flagged = 0
+        if len(self._recent) == self._recent.maxlen:
+            self._rises.add(loss - median(self._recent))
+        self._recent.append(loss)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"window": self._window.values, "flagged": self._flagged}
+        return {"recent": list(self._recent), "rises": self._rises.values, "flagged": self._flagged}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._window.values, self._flagged = list(state["window"]), int(state["flagged"])
+        self._recent.clear()
+        self._recent.extend(state["recent"])
+        self._rises.values, self._flagged = list(state["rises"]), int(state["flagged"])
 
 
 class MovingAverageRule:
-    """Loss above `factor` times the simple average of the last `window` accepted values: the rule many teams know."""
+    """Loss above `factor` times the simple average of the last `window` accepted values, and `least` nats above it (a
+    loss near 0 swings by factors): the rule many teams know. After `patience` flagged steps in a row the new level is
+    accepted."""
 
     name = "moving_average"
 
-    def __init__(self, window: int = 100, factor: float = 1.5, warm_up: int = 10) -> None:
+    def __init__(
+        self, window: int = 100, factor: float = 1.5, least: float = 0.1, warm_up: int = 10, patience: int = 32
+    ) -> None:
         self._values: deque[float] = deque(maxlen=window)
-        self._factor, self._warm_up = factor, warm_up
+        self._factor, self._least, self._warm_up, self._patience = factor, least, warm_up, patience
+        self._flagged = 0
 
     def observe(self, step: int, figures: Figures) -> Alert | None:
         loss = number(figures, "loss")
@@ -85,18 +105,24 @@ class MovingAverageRule:
             return None
         if len(self._values) >= self._warm_up:
             average = sum(self._values) / len(self._values)
-            if loss > self._factor * average:
+            if loss > max(self._factor * average, average + self._least):
+                self._flagged += 1
+                if self._flagged > self._patience:
+                    self._flagged = 0
+                    self._values.clear()
                 message = f"loss {loss:.3f} is above {self._factor:g} x its moving average {average:.3f}"
                 return Alert(self.name, "critical", step, message, {"loss": loss, "average": average})
+        self._flagged = 0
         self._values.append(loss)
         return None
 
     def state_dict(self) -> dict[str, Any]:
-        return {"values": list(self._values)}
+        return {"values": list(self._values), "flagged": self._flagged}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._values.clear()
         self._values.extend(state["values"])
+        self._flagged = int(state["flagged"])
 
 
 class NonFinite:
