@@ -59,6 +59,7 @@ def _register() -> None:
     from headwater.cli import (
         check,
         curate_verbs,
+        doctor,
         eval_verbs,
         export,
         generate,
@@ -83,6 +84,7 @@ def _register() -> None:
     app.command("tokenize", rich_help_panel=STAGES)(tokenize.command)
     app.command("train", rich_help_panel=STAGES)(train.command)
     app.command("trace", rich_help_panel=STAGES)(trace.command)
+    app.command("doctor", rich_help_panel=STAGES)(doctor.command)
     app.add_typer(eval_verbs.app, name="eval", rich_help_panel=STAGES)
     app.command("export", rich_help_panel=STAGES)(export.command)
     app.command("generate", rich_help_panel=STAGES)(generate.command)
