@@ -186,9 +186,12 @@ def _prepared(text: str, config: CleanConfig, edits: dict[str, int], html: bool)
     for _ in range(_ROUNDS):
         text = _characters(text, config, edits)
         if html and is_page(text):
-            from headwater.curate.html import extract_page
+            from headwater.curate.html import PageTooCostlyError, extract_page
 
-            text = extract_page(text.encode()).text
+            try:
+                text = extract_page(text.encode()).text
+            except PageTooCostlyError:
+                return None
             continue
         pieces = split_fences(text)
         folded = [_folded(piece) for piece in pieces[::2]] if config.width else pieces[::2]

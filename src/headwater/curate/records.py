@@ -23,6 +23,7 @@ class Reason(StrEnum):
     WRONG_TYPE = "wrong-type"
     BAD_DOMAIN = "bad-domain"
     TOO_LARGE = "too-large"
+    TOO_COSTLY = "too-costly"  # a page beyond the caps of work on one
     TRUNCATED = "truncated"
     CORRUPT = "corrupt"
     TRAILING_GARBAGE = "trailing-garbage"

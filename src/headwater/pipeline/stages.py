@@ -47,7 +47,7 @@ STAGES: tuple[Stage, ...] = (
         "raw files to documents",
         "collect",
         ("collect",),
-        1,
+        2,
         "headwater.curate.stage:build_collect",
         raw=True,
     ),

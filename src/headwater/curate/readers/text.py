@@ -48,14 +48,18 @@ def read_text(file: SourceFile, source: SourceConfig) -> Iterator[Item]:
 
 def read_html(file: SourceFile, source: SourceConfig) -> Iterator[Item]:
     """The main content of one page."""
-    from headwater.curate.html import EXTRACTOR, extract_page
+    from headwater.curate.html import EXTRACTOR, PageTooCostlyError, extract_page
 
     item = _whole_file(file, source)
     if isinstance(item, Bad):
         yield item
         return
     data, size = item
-    page = extract_page(data, "" if source.encoding == "auto" else source.encoding)
+    try:
+        page = extract_page(data, "" if source.encoding == "auto" else source.encoding)
+    except PageTooCostlyError as error:
+        yield Bad(Reason.TOO_COSTLY, str(error), raw_bytes=size)
+        return
     if not page.text:
         yield Bad(Reason.NO_TEXT, "no text in the page", raw_bytes=size)
         return

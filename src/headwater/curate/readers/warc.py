@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headwater.curate.config import SourceConfig
-from headwater.curate.html import EXTRACTOR, extract_page
+from headwater.curate.html import EXTRACTOR, PageTooCostlyError, extract_page
 from headwater.curate.records import Bad, Item, Reason, Record, Skip, Skipped
 from headwater.curate.sources import SourceFile
 from headwater.curate.streams import Damage, RawStream, next_gzip_member
@@ -241,7 +241,10 @@ def _page(kind: str, fields: dict[str, str], block: bytes, source: SourceConfig)
     charset = charset or _charset(parameters)
     meta = {"date": fields["warc-date"]} if "warc-date" in fields else {}
     if media_type in _HTML or (not media_type and kind == "response"):
-        page = extract_page(block, charset)
+        try:
+            page = extract_page(block, charset)
+        except PageTooCostlyError as error:
+            return Bad(Reason.TOO_COSTLY, f"{url}: {error}")
         text = page.text
         meta |= {"extractor": EXTRACTOR, "encoding": page.encoding, "title": page.title}
     elif media_type.startswith("text/plain"):
