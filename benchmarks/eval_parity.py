@@ -1,4 +1,4 @@
-"""Does `headwater eval` find what lm-evaluation-harness finds, item by item? A table of both on the same model and files.
+"""Does `headwater eval` find what lm-evaluation-harness finds, item by item? A table of both on one model and files.
 
     python benchmarks/eval_parity.py MODEL DATA --peer /path/to/lm-eval/bin/python --limit 200
 
@@ -197,9 +197,7 @@ def main() -> int:
         folder = Path(made)
         jobs = prepare(names, asked.data, asked.limit, asked.written, folder, shortest=asked.shortest)
         theirs = ask_peer(asked.peer, asked.model, jobs, asked.batch)
-        print(
-            "| task | items | largest gap (nats) | items that differ | figure here | there | CPU s here | there | ratio |"
-        )
+        print("| task | items | largest gap (nats) | items that differ | here | there | CPU s here | there | ratio |")
         print("|---|---:|---:|---:|---:|---:|---:|---:|---:|", flush=True)
         for job in jobs:
             peer = next(theirs)  # the peer works ahead of us by no more than the pipe holds: one task beside one

