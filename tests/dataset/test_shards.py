@@ -96,7 +96,7 @@ def test_the_index_is_checked_against_the_tokens(tmp_path: Path) -> None:
     path = tmp_path / "a.tokens"
     with TokenShardWriter(path, SPEC, split="train", domain="web") as writer:
         writer.add(_document(0), [5, 6, 7])
-        writer._ends[0] = 3  # a writer gone wrong, with right checksums
+        writer._columns.ends[0] = 3  # a writer gone wrong, with right checksums
     with pytest.raises(CorruptArtifactError, match="does not cover"):
         TokenShard(path).verify()
 

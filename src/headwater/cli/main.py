@@ -59,6 +59,7 @@ def _register() -> None:
     from headwater.cli import (
         check,
         curate_verbs,
+        dataset_verbs,
         doctor,
         eval_verbs,
         export,
@@ -82,6 +83,7 @@ def _register() -> None:
     app.command("lineage", rich_help_panel=WHOLE)(lineage.command)
     app.add_typer(curate_verbs.app, name="curate", rich_help_panel=STAGES)
     app.command("tokenize", rich_help_panel=STAGES)(tokenize.command)
+    app.add_typer(dataset_verbs.app, name="dataset", rich_help_panel=STAGES)
     app.command("train", rich_help_panel=STAGES)(train.command)
     app.command("trace", rich_help_panel=STAGES)(trace.command)
     app.command("doctor", rich_help_panel=STAGES)(doctor.command)

@@ -39,7 +39,7 @@ def build(
     tokenizer_path = inputs["tokenizer"].path
     tokenizer = Tokenizer.load(tokenizer_path)
     spec = spec_for(config, tokenizer)
-    jobs = list(_jobs(inputs["curate"], tokenizer_path, ShardFolder(out.dir), spec))
+    jobs = list(_jobs(inputs["curate"], tokenizer_path, ShardFolder(out.dir), spec, config.format))
     todo = [job for job in jobs if not _is_done(out, job)]
     _take_over(todo, out, context)
     todo = [job for job in todo if not _is_done(out, job)]
@@ -64,19 +64,21 @@ def build(
     return counts
 
 
-def _jobs(corpus: Artifact, tokenizer: Path, out: ShardFolder, spec: Any) -> Iterator[PackJob]:
+def _jobs(corpus: Artifact, tokenizer: Path, out: ShardFolder, spec: Any, format: str) -> Iterator[PackJob]:
     opened = Corpus.open(corpus)
     for split in opened.splits:
         for domain in opened.domains(split):
             for path in opened.shards(split, domain):
                 key = shard_key(spec, corpus.facts(path.relative_to(corpus.path).as_posix())["sha256"])
-                name = f"{split}/{path.stem}.tokens"
+                name = f"{split}/{path.stem}.{format}"
                 yield PackJob(path, tokenizer, out, name, split, domain, spec, key)
 
 
 def _is_done(out: ArtifactWriter, job: PackJob) -> bool:
-    facts = out.done(job.name)
-    return facts is not None and all(facts.get(name) == value for name, value in job.key.items())
+    found = [out.done(name) for name in job.names]
+    return all(
+        facts is not None and all(facts.get(name) == value for name, value in job.key.items()) for facts in found
+    )
 
 
 def _sidecar(out: ArtifactWriter, job: PackJob) -> dict[str, Any]:
@@ -96,7 +98,7 @@ def _text_bytes(path: Path) -> int:
 
 def _take_over(jobs: list[PackJob], out: ArtifactWriter, context: StageContext) -> None:
     """Copy shards with an equal key and name from committed datasets; each is hashed again on the way."""
-    wanted = {job.name: job for job in jobs}
+    wanted = {name: job for job in jobs for name in job.names}
     for artifact in ArtifactStore(context.workspace).all(out.stage):
         for name in artifact.files():
             job, facts = wanted.get(name), artifact.facts(name)

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pydantic import model_validator
+
 from headwater.core.config import Section, field
 
 
@@ -18,6 +20,10 @@ class DatasetConfig(Section):
 
     dtype: Literal["auto", "uint16", "uint32"] = field("auto")
     """Integer that holds one token. auto: uint16 for vocabularies up to 65,536 tokens, else uint32."""
+
+    format: Literal["tokens", "tfrecord"] = field("tokens")
+    """How token shards are stored: our own files, or TFRecord files that other loaders read too. Training reads both,
+    in the same order."""
 
     cache_dir: str | None = field(None, kind="operational", min_length=1)
     """Local folder (NVMe) for copies of token shards, for datasets on slow or shared storage; ranks of a machine share
@@ -28,3 +34,9 @@ class DatasetConfig(Section):
 
     cache_read_ahead_steps: int = field(64, kind="operational", unit="steps", ge=0)
     """How many steps ahead of training shards are copied into the cache."""
+
+    @model_validator(mode="after")
+    def _check_cache(self) -> DatasetConfig:
+        if self.cache_dir is not None and self.format != "tokens":
+            raise ValueError("the cache holds shards of format tokens; leave out cache_dir, or pack as tokens")
+        return self

@@ -27,6 +27,7 @@ from headwater.core.files import sha256_bytes
 from headwater.core.jsonl import parse_json
 from headwater.dataset.cache import ShardCache
 from headwater.dataset.shard import DocumentInfo, TokenShard
+from headwater.dataset.tfrecord import open_shard
 
 INDEX = "dataset.json"
 FORMAT = 1
@@ -302,7 +303,7 @@ class TokenDataset:
 
     def open_source(self, name: str) -> TokenShard:
         """A shard from the dataset's own folder."""
-        return TokenShard(self.path / name)
+        return open_shard(self.path / name)
 
     def _from_cache(self, cache: ShardCache, name: str, known: TokenShard | None) -> TokenShard | None:
         """The shard to read: cached if it is, else what is open, if it is; and then the cache is asked for it."""

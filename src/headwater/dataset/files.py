@@ -19,8 +19,8 @@ from headwater.core.progress import SILENT, Reporter
 from headwater.core.shards import check_name
 from headwater.dataset.config import DatasetConfig
 from headwater.dataset.dataset import INDEX
-from headwater.dataset.pack import batches, dataset_index, index_counts, spec_for
-from headwater.dataset.writer import TokenShardWriter
+from headwater.dataset.pack import batches, dataset_index, index_counts, shard_writer, spec_for
+from headwater.dataset.writer import ShardWriter
 from headwater.tokenizer import Tokenizer
 from headwater.tokenizer.files import new_folder
 from headwater.tokenizer.inputs import read_inputs
@@ -48,11 +48,12 @@ def pack_files(
         raise InputError(f"{split!r} is no split", mend=f"give one of {', '.join(SPLITS)}")
     if not isinstance(tokenizer, Tokenizer):
         tokenizer = Tokenizer.load(tokenizer)
-    spec = spec_for(config or DatasetConfig(), tokenizer)
+    config = config or DatasetConfig()
+    spec = spec_for(config, tokenizer)
     with new_folder(out) as folder:
         (folder / split).mkdir()
-        shards: list[TokenShardWriter] = []
-        current: dict[str, TokenShardWriter] = {}
+        shards: list[ShardWriter] = []
+        current: dict[str, ShardWriter] = {}
         with ExitStack() as stack, reporter.progress("pack", unit="MB") as bar:
             for batch in batches(iter(read_inputs(inputs, split=split, domain=domain))):
                 encoded = tokenizer.encode_batch([document.text for document in batch])
@@ -60,9 +61,9 @@ def pack_files(
                     writer = current.get(document.domain)
                     if writer is None or writer.tokens >= SHARD_TOKENS:
                         number = sum(shard.domain == document.domain for shard in shards)
-                        name = check_name(f"{split}/{document.domain}-{number:05d}.tokens")
+                        name = check_name(f"{split}/{document.domain}-{number:05d}.{config.format}")
                         writer = stack.enter_context(
-                            TokenShardWriter(folder / name, spec, split=split, domain=document.domain)
+                            shard_writer(folder / name, spec, split=split, domain=document.domain)
                         )
                         current[document.domain] = writer
                         shards.append(writer)

@@ -20,7 +20,9 @@ from headwater.core.shards import ShardFolder
 from headwater.dataset.config import DatasetConfig
 from headwater.dataset.dataset import FORMAT
 from headwater.dataset.shard_format import VERSION, token_type
-from headwater.dataset.writer import ShardSpec, TokenShardWriter
+from headwater.dataset.tfrecord import TfrecordWriter, companions
+from headwater.dataset.tfrecord_format import SUFFIX
+from headwater.dataset.writer import ShardSpec, ShardWriter, TokenShardWriter
 from headwater.tokenizer import Tokenizer
 
 BATCH_DOCUMENTS = 1024
@@ -40,6 +42,11 @@ class PackJob:
     domain: str
     spec: ShardSpec
     key: dict[str, Any]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The shard and the files that belong to it."""
+        return (self.name, *companions(self.name))
 
 
 @lru_cache(maxsize=1)
@@ -71,15 +78,26 @@ def shard_key(spec: ShardSpec, input_sha256: str) -> dict[str, Any]:
 def pack_shard(job: PackJob) -> dict[str, Any]:
     """Pack one shard and finish it. Returns its sidecar: counts, languages and key among the facts."""
     temp = job.out.temp(job.name)
+    beside = dict(zip(companions(job.name), map(Path, companions(str(temp))), strict=True))
     try:
-        with TokenShardWriter(temp, job.spec, split=job.split, domain=job.domain) as writer:
+        with shard_writer(temp, job.spec, split=job.split, domain=job.domain) as writer:
             write_documents(writer, read_documents(job.corpus_shard), _tokenizer(job.tokenizer))
+        for name, path in beside.items():
+            job.out.finish(name, path, **job.key)
         return job.out.finish(job.name, temp, **writer.counts, **job.key)
     finally:
-        temp.unlink(missing_ok=True)
+        for path in (temp, *beside.values()):
+            path.unlink(missing_ok=True)
 
 
-def write_documents(writer: TokenShardWriter, documents: Iterable[Document], tokenizer: Tokenizer) -> None:
+def shard_writer(path: Path, spec: ShardSpec, *, split: str, domain: str) -> ShardWriter:
+    """The writer for a shard's name, which ends in `.tokens` or `.tfrecord`."""
+    if path.name.endswith(SUFFIX):
+        return TfrecordWriter(path, spec, split=split, domain=domain)
+    return TokenShardWriter(path, spec, split=split, domain=domain)
+
+
+def write_documents(writer: ShardWriter, documents: Iterable[Document], tokenizer: Tokenizer) -> None:
     """Encode documents in batches and add them in order."""
     for batch in batches(iter(documents)):
         encoded = tokenizer.encode_batch([document.text for document in batch])

@@ -16,6 +16,7 @@ from typing import ClassVar, Literal
 from pydantic import model_validator
 
 from headwater.core.config import Section, field
+from headwater.dataset.mix_config import MixingConfig
 from headwater.parallel.step_config import Float8Config, LossScaleConfig, RecomputeConfig
 from headwater.train.aliases import (
     PRECISION_ALIASES,
@@ -201,6 +202,9 @@ class TrainConfig(Section):
 
     mixture: dict[str, float] | None = field(None)
     """Weights of the domains in tokens, any positive scale; default: each domain as large as it is."""
+
+    mixing: MixingConfig | None = field(None)
+    """Caps, priorities and language shares that make a plan of `mixture`, given what the dataset has."""
 
     max_epochs: float | None = field(None, aliases=("max_repetition_factor",), gt=0)
     """Refuse to start when a domain would be seen more often than this."""

@@ -183,8 +183,9 @@ class RunLedger:
         return factor
 
 
-def record_plan(ledger: RunLedger, plan: RunPlan, *, seed: int, dataset_fingerprint: str) -> None:
-    """Write the plan's segments at the start of a run, before step 1; a second call changes nothing."""
+def record_plan(ledger: RunLedger, plan: RunPlan, *, seed: int, dataset_fingerprint: str) -> RunLedger:
+    """Write the plan's segments at the start of a run, before step 1; a second call changes nothing. Returns the
+    ledger."""
     ledger.append("run", step=1, at=0, data={"seed": seed, "format": 1})
     ledger.append("dataset", step=1, at=0, data={"fingerprint": dataset_fingerprint})
     for segment in plan.segments:
@@ -196,6 +197,7 @@ def record_plan(ledger: RunLedger, plan: RunPlan, *, seed: int, dataset_fingerpr
             "rope_theta": segment.rope_theta,
         }
         ledger.append("order", step=segment.first_step, at=0, data=data)
+    return ledger
 
 
 def _digest(body: dict[str, Any]) -> str:

@@ -48,6 +48,7 @@ from headwater.train.data import RunData, validation_windows
 from headwater.train.detection import DetectionCallback
 from headwater.train.ledger import RunLedger, record_plan
 from headwater.train.metrics import MetricsCallback
+from headwater.train.mixing import mixed
 from headwater.train.objective import build_objective, objective_problems
 from headwater.train.phase_changes import PhaseCallback
 from headwater.train.phases import plan_run
@@ -201,7 +202,7 @@ class _Run:
         self.dataset.check_tokenizer(self.tokenizer)
         self.objective = build_objective(config.objective, self.tokenizer, self.dataset.split("train").domains, seed)
         self.model = model.with_vocab_size(self.tokenizer.vocab_size)
-        self.plan = plan_run(config)
+        self.plan = mixed(plan_run(config), config, self.dataset.split("train"), reporter)
         self._check_lengths()
         self.precision, precision_why = choose_precision(config.precision, self.device, self.model.hidden_size)
         self.micro_batch, micro_why = estimate.choose_micro_batch(
@@ -239,8 +240,7 @@ class _Run:
 
     def _open_ledger(self) -> RunLedger:
         ledger = RunLedger(self.run.ledger_path)
-        record_plan(ledger, self.plan, seed=self.seed, dataset_fingerprint=self.dataset.fingerprint)
-        return ledger
+        return record_plan(ledger, self.plan, seed=self.seed, dataset_fingerprint=self.dataset.fingerprint)
 
     def _check_lengths(self) -> None:
         longest = max(segment.seq_len for segment in self.plan.segments)
