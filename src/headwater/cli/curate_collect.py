@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -142,7 +142,7 @@ def _repeats(given: str) -> dict[str, float]:
 def export(
     corpus: Annotated[Path, typer.Argument(help="A corpus (WORKSPACE/curate/...).", show_default=False)],
     out: Annotated[Path | None, typer.Option("--out", "-o", help="A new folder.", show_default=False)] = None,
-    format: Annotated[str, typer.Option(help="parquet or jsonl.")] = "jsonl",
+    format: Annotated[Literal["parquet", "jsonl"], typer.Option(help="parquet or jsonl.")] = "jsonl",
     split: Annotated[
         list[str] | None, typer.Option(help="Only this split; may be repeated.", show_default=False)
     ] = None,
@@ -157,15 +157,13 @@ def export(
     from headwater.curate.export import export_corpus
 
     folder = require_out(out, "the files")
-    if format not in ("parquet", "jsonl"):
-        raise UserError(f"{format!r} is no format", where="--format", mend="give parquet or jsonl")
     report = export_corpus(
         corpus,
         folder,
         format,
         splits=split or (),
         domains=domain or (),
-        reporter=make_reporter(quiet=quiet),  # type: ignore[arg-type]
+        reporter=make_reporter(quiet=quiet),
     )
     lines = f"{report['documents']:,} documents in {len(report['files']):,} files: {folder}"
     finish({"out": str(folder), **report}, lines, as_json=json_)

@@ -27,7 +27,7 @@ from headwater.core.files import sha256_bytes
 from headwater.core.jsonl import parse_json
 from headwater.dataset.cache import ShardCache
 from headwater.dataset.shard import DocumentInfo, TokenShard
-from headwater.dataset.tfrecord import open_shard
+from headwater.dataset.tfrecord_shard import open_shard
 
 INDEX = "dataset.json"
 FORMAT = 1
