@@ -65,8 +65,8 @@ def command(
         out.mkdir(parents=True, exist_ok=True)
         atomic_write(out / "robustness.json", pretty_json(json_safe(found)))
         for one in results:
-            lines = b"".join(canonical_json(json_safe(row)) + b"\n" for row in one.rows())
-            atomic_write(out / f"robustness-{one.task}.jsonl", lines)
+            packed = b"".join(canonical_json(json_safe(row)) + b"\n" for row in one.rows())
+            atomic_write(out / f"robustness-{one.task}.jsonl", packed)
     lines = [
         "| task | perturbation | clean | damaged | drop rate | interval | p | items changed |",
         "|---|---|---:|---:|---:|---|---:|---:|",

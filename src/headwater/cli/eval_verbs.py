@@ -10,7 +10,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from headwater.cli import eval_compare, eval_robust, eval_stereoset, evaluate
+from headwater.cli import eval_compare, eval_filter, eval_robust, eval_stereoset, evaluate
 
 MODEL = "model"
 """The command that takes every first argument which is no verb. Its name is never typed."""
@@ -34,8 +34,11 @@ class _Model(TyperCommand):
 
 app = typer.Typer(cls=_Verbs, help="Score a model on held-out text and benchmarks.", add_completion=False)
 app.command(
-    MODEL, cls=_Model, epilog="Verbs of their own: compare, robust, stereoset. See `headwater eval VERB --help`."
+    MODEL,
+    cls=_Model,
+    epilog="Verbs of their own: compare, filter, robust, stereoset. See `headwater eval VERB --help`.",
 )(evaluate.command)
 app.command("compare")(eval_compare.command)
+app.command("filter")(eval_filter.command)
 app.command("robust")(eval_robust.command)
 app.command("stereoset")(eval_stereoset.command)

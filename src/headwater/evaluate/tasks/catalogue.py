@@ -14,6 +14,7 @@ import yaml
 from pydantic import ValidationError
 
 from headwater.core.errors import RecipeError, UserError
+from headwater.evaluate.harm import refusal  # noqa: F401 - registers readers and a scorer
 from headwater.evaluate.tasks import (  # noqa: F401 - they register readers and scorers
     coherence,
     formats,

@@ -22,6 +22,7 @@ from headwater.core.errors import InputError, UserError
 from headwater.core.jsonl import JsonlLog, read_jsonl
 from headwater.core.progress import SILENT, Reporter
 from headwater.evaluate.backends import Backend
+from headwater.evaluate.harm import refusal  # noqa: F401 - registers readers and a scorer
 from headwater.evaluate.sandbox import open_sandbox
 from headwater.evaluate.tasks import (  # noqa: F401 - they register readers and scorers
     coherence,
