@@ -33,6 +33,7 @@ STARTS_WITH = {
     "docs/deduplicate.md": ["clean"],
     "docs/evaluate.md": ["packed", "run", "model"],
     "docs/recipes.md": [],
+    "docs/safety.md": ["run", "model"],
     "docs/serve.md": ["run", "model"],
     "docs/tokenize.md": ["clean", "packed", "run"],
     "docs/train.md": ["packed"],
