@@ -27,7 +27,7 @@ class FetchConfig(Section):
     content must have. Blank lines and those with `#` are left out."""
 
     base_url: str = field("")
-    """Goes before the lines of `lists` that are no whole address, such as `https://data.commoncrawl.org/`."""
+    """Goes before the lines of `lists` that are no whole address: for Common Crawl's paths, its data host."""
 
     first: int = field(0, unit="files", ge=0)
     """Only the first so many lines of `lists`; 0: all."""
