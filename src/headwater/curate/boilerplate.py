@@ -75,6 +75,7 @@ _BETWEEN = re.compile(r"\s*[|·•/›»>→、]\s*|\s{2,}|\u3000|(?<=[\u4e00-\u
 
 
 _STARTS = frozenset(phrase[:2] for phrases in (_SURE, _WEAK, _BEGINNINGS) for phrase in phrases)
+_LONGER_STARTS = frozenset(phrase[:4] for phrases in (_SURE, _WEAK, _BEGINNINGS) for phrase in phrases)
 """What a line of phrases begins with: most lines of text do not, which is quick to see."""
 
 
@@ -84,7 +85,7 @@ def is_boilerplate(line: str, notices: bool = True) -> bool:
         return False
     bare = line.strip(_EDGES)
     lowered = bare.lower()
-    if lowered[:2] in _STARTS:
+    if lowered[:2] in _STARTS and not _LONGER_STARTS.isdisjoint((lowered[:2], lowered[:3], lowered[:4])):
         if lowered in _SURE:
             return True
         if lowered.startswith(_BEGINNINGS) and len(bare) <= _MOST_AFTER_BEGINNING and not _SENTENCE_END.search(bare):
@@ -102,5 +103,9 @@ def drop_lines(text: str) -> tuple[str, int]:
     """The text without its boilerplate lines, and how many there were."""
     notices = _SIGN.search(text) is not None
     lines = text.split("\n")
+    if not notices:  # `is_boilerplate` would see nothing but phrases: no call for a line that does not begin as one
+        possible = [line for line in lines if line.lstrip(_EDGES)[:2].lower() in _STARTS]
+        if not any(is_boilerplate(line, False) for line in possible):
+            return text, 0
     kept = [line for line in lines if not line or not is_boilerplate(line, notices)]
     return ("\n".join(kept), len(lines) - len(kept)) if len(kept) < len(lines) else (text, 0)

@@ -52,6 +52,8 @@ class _Model:
     row: NDArray[np.int64]
     output: NDArray[Any]
     owner: NDArray[np.int64]
+    weights: NDArray[np.float64]  # of a feature that occurs so often
+    seen: NDArray[np.int32]  # working memory of `add_up`, zero between texts
     asked: int = 0
 
 
@@ -71,6 +73,8 @@ def _model() -> _Model:
         row=np.asarray(found.tk_row, np.int64) << 8,
         output=np.asarray(found.tk_output),
         owner=np.array([languages.index(label) for label in found.nb_classes]),
+        weights=np.log1p(np.arange(_LONGEST + 1, dtype=np.float64)),
+        seen=np.zeros(len(found.nb_ptc), np.int32),
     )
 
 
@@ -79,11 +83,10 @@ def chances(words: str) -> tuple[list[tuple[str, float]], float]:
     model = _model()
     text = unicodedata.normalize("NFC", words.lower() if words.isupper() else words)
     data = text.encode("utf-8", "surrogatepass")[:_LONGEST]
-    features, counts = _walk(model, data)
-    if not features.size:
+    sums = _sums(model, data)
+    if sums is None:
         return [], 0.0
-    # summed row by row, in the order of the text: the same on every machine
-    raw = model.base + (np.log1p(counts.astype(np.float64))[:, None] * model.logs[features]).sum(axis=0)
+    raw = model.base + sums
     raw = raw / math.sqrt(len(data))
     likely = np.exp(raw - raw.max())
     likely /= likely.sum()
@@ -94,15 +97,23 @@ def chances(words: str) -> tuple[list[tuple[str, float]], float]:
     return [(model.languages[index], float(sharp[index])) for index in best], float(cautious[best[0]])
 
 
-def _walk(model: _Model, data: bytes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Features in the order they first occur, and how often each occurs."""
+def _sums(model: _Model, data: bytes) -> NDArray[np.float64] | None:
+    """What the features of a text say for each column, float64 [columns], summed feature by feature in the order they
+    first occur: the same on every machine. None if there are none."""
     model.asked += 1
     hits = np.empty(len(data), np.int64)
-    walk = _compiled() if model.asked > _COMPILE_AFTER else _plain_walk
-    count = walk(np.frombuffer(data, np.uint8), model.move, model.row, model.output, hits)
+    letters = np.frombuffer(data, np.uint8)
+    if model.asked > _COMPILE_AFTER:
+        kernels = _compiled()
+        count = kernels.walk(letters, model.move, model.row, model.output, hits)
+        sums = np.zeros(model.logs.shape[1])
+        kernels.add_up(hits, count, model.weights, model.logs, model.seen, np.empty(count, np.int64), sums)
+        return sums if count else None
+    count = _plain_walk(letters, model.move, model.row, model.output, hits)
     values, first, counts = np.unique(hits[:count], return_index=True, return_counts=True)
     order = np.argsort(first, kind="stable")
-    return values[order], counts[order]
+    weighted: NDArray[np.float64] = model.weights[counts[order]][:, None] * model.logs[values[order]]
+    return weighted.sum(axis=0) if count else None
 
 
 def _plain_walk(data: Any, move: Any, row: Any, output: Any, hits: Any) -> int:
@@ -118,6 +129,6 @@ def _plain_walk(data: Any, move: Any, row: Any, output: Any, hits: Any) -> int:
 
 @cache
 def _compiled() -> Any:
-    from headwater.curate.language_kernels import walk
+    from headwater.curate import language_kernels
 
-    return walk
+    return language_kernels

