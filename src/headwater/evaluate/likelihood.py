@@ -26,10 +26,11 @@ from headwater.tokenizer import Tokenizer
 
 SHARED_TOKENS = 32
 """A beginning shared by a batch is run apart from this length on; below it the extra pass costs more than it saves."""
-FULL_ENOUGH = 0.8
-FEW_TOKENS = 512
-"""A batch ends before a row shorter than this share of the first one, if it holds this many tokens already: below that
-the model's matrix products get slower by the token (one core of a CPU; a GPU is bound by `batch_tokens`)."""
+FULL_ENOUGH = 0.85
+FEW_TOKENS = 256
+FEW_TOKENS_OF_ACCELERATORS = 8192
+"""A batch ends before a row shorter than this share of the first one, if it holds this many tokens already: with fewer,
+the time goes into reading the weights (measured on one core of a CPU; others need more to be busy)."""
 LOGIT_ROWS = 512
 """Positions whose logits exist at once."""
 
@@ -71,6 +72,7 @@ class ContinuationScorer:
         self.context = model.config.max_position_embeddings
         self.batch_tokens = batch_tokens
         self._device = next(model.parameters()).device
+        self._few = FEW_TOKENS if self._device.type == "cpu" else FEW_TOKENS_OF_ACCELERATORS
         self.start = tokenizer.bos_id if tokenizer.bos_id is not None else tokenizer.eos_id
 
     def score(
@@ -121,7 +123,7 @@ class ContinuationScorer:
             size = len(group.context) + max(len(tokens) for _, tokens in group.wanted)
             wider, more = max(width, size), rows + len(group.wanted)
             full = wider * more > self.batch_tokens
-            slack = size < FULL_ENOUGH * width and width * rows >= FEW_TOKENS
+            slack = size < FULL_ENOUGH * width and width * rows >= self._few
             if batch and (full or slack or begin != bucket):
                 yield batch
                 batch, wider, more = [], size, len(group.wanted)
@@ -147,7 +149,7 @@ class ContinuationScorer:
         # The first token of each continuation is predicted at its context's last position; the others need a pass.
         wanted = [(row, place, tokens) for row, group in enumerate(batch) for place, tokens in group.wanted]
         states = [last[row : row + 1] for row, _, _ in wanted]
-        for slice_ in _by_length([(index, len(tokens) - 1) for index, (_, _, tokens) in enumerate(wanted)]):
+        for slice_ in _by_length([(index, len(tokens) - 1) for index, (_, _, tokens) in enumerate(wanted)], self._few):
             rows = [wanted[index][0] for index in slice_]
             begins = [len(batch[row].context) for row in rows]
             more = max(begin + len(wanted[index][2]) for begin, index in zip(begins, slice_, strict=True))
@@ -193,14 +195,14 @@ def _order(group: _Group, shared: set[Tokens]) -> tuple[Tokens, int]:
     return (begin if begin in shared else (), -len(group.context))
 
 
-def _by_length(lengths: Sequence[tuple[int, int]]) -> Iterator[list[int]]:
+def _by_length(lengths: Sequence[tuple[int, int]], few: int) -> Iterator[list[int]]:
     """Indices of what has a length, longest first, in slices of which little is padding."""
     part: list[int] = []
     width = 0
     for index, length in sorted(lengths, key=lambda pair: -pair[1]):
         if not length:
             continue
-        if part and length < FULL_ENOUGH * width and width * len(part) >= FEW_TOKENS:
+        if part and length < FULL_ENOUGH * width and width * len(part) >= few:
             yield part
             part = []
         width = width if part else length

@@ -79,7 +79,9 @@ class ServerBackend:
         text = context + continuation
         nats, tokens, greedy = 0.0, 0, True
         for begin, end, logprob, best in self._scores(text):
-            if end <= len(context) or begin >= len(text) or begin == end:
+            # A character spelled in several tokens is counted at the last of them; the others have no width.
+            inside = end > len(context) or begin == end == len(context)
+            if not inside or begin >= len(text) or (logprob is None and begin == end):
                 continue
             if logprob is None:
                 raise InputError("the server does not score the first token of a text, and the context is empty")

@@ -94,7 +94,8 @@ def read_file(path: Path) -> list[Any]:
         if not isinstance(rows, list):
             raise InputError("holds neither a list of rows nor an object with a list `data`", where=str(path))
         return rows
-    return [_line(line) for line in text.splitlines() if line.strip()]
+    # Not splitlines: texts hold U+2028 and others of its kind, which end no line of JSON Lines.
+    return [_line(line) for line in text.split("\n") if line.strip()]
 
 
 def _line(line: str) -> Any:

@@ -19,6 +19,7 @@ from typing import Any
 import jinja2
 from jinja2.sandbox import SandboxedEnvironment
 
+from headwater.core.errors import InputError
 from headwater.evaluate.tasks.asking import ASKERS
 from headwater.evaluate.tasks.data import Malformed
 from headwater.evaluate.tasks.readers import read_row
@@ -56,7 +57,7 @@ class _BadRow(ValueError):
 def make_items(spec: TaskSpec, rows: Sequence[Any], examples: Sequence[Any] = ()) -> Items:
     """Items of `rows`; `examples` are rows for few-shot prompts."""
     made = Items()
-    shots = [*spec.fewshot.rows, *(read_row(spec.reader, row) for row in examples)]
+    shots = [*spec.fewshot.rows, *(_example(spec, row, number) for number, row in enumerate(examples, 1))]
     for number, raw in enumerate(rows, 1):
         try:
             if isinstance(raw, Malformed):
@@ -69,6 +70,19 @@ def make_items(spec: TaskSpec, rows: Sequence[Any], examples: Sequence[Any] = ()
             reason = f"has no field {error}" if isinstance(error, KeyError) else str(error)
             made.set_aside.append((number, reason))
     return made
+
+
+def _example(spec: TaskSpec, row: Any, number: int) -> Row:
+    """A row for few-shot prompts, which every question depends on: a bad one is an error."""
+    try:
+        if isinstance(row, Malformed):
+            raise _BadRow(row.reason)
+        return read_row(spec.reader, row)
+    except (KeyError, ValueError, TypeError, IndexError) as error:
+        reason = f"has no field {error}" if isinstance(error, KeyError) else str(error)
+        raise InputError(
+            f"example {number} of task {spec.name} {reason}", mend="mend the file of examples, fewshot.files"
+        ) from error
 
 
 def _item(spec: TaskSpec, row: Row, number: int, shots: Sequence[Row]) -> Item:
