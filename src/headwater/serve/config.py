@@ -8,6 +8,7 @@ from __future__ import annotations
 import ipaddress
 import os
 from pathlib import Path
+from typing import Literal
 
 from headwater.core.config import Section, field
 from headwater.core.errors import InputError, UserError
@@ -50,6 +51,16 @@ class ServeConfig(Section):
 
     max_body_bytes: int = field(1 << 20, kind="operational", unit="bytes", ge=1)
     """Largest request body; a larger one is answered 413."""
+
+    filter: Literal["off", "prompts", "both"] = field("off", kind="operational")
+    """Harmful text, found by a lexicon and `filter_classifier`: `prompts` refuses prompts, `both` also empties answers,
+    which are then not streamed."""
+
+    filter_classifier: str | None = field(None, kind="operational")
+    """A classifier fitted by `headwater eval filter --fit`; null: the lexicon alone."""
+
+    filter_threshold: float = field(0.5, kind="operational", gt=0, lt=1)
+    """Probability from which the classifier flags."""
 
     timeout: float = field(600.0, kind="operational", unit="seconds", gt=0)
     """Longest a request may take, waiting included; then it is stopped and answered 503."""

@@ -20,6 +20,7 @@ from headwater.engine import Engine, SamplingParams
 from headwater.serve.asgi import EventStream, JsonResponse, watch_disconnect
 from headwater.serve.config import ServeConfig
 from headwater.serve.errors import ApiError, bad_request, internal, model_not_found, timed_out
+from headwater.serve.guard import Guard
 from headwater.serve.jobs import Event, Finished, Job
 from headwater.serve.metrics import ServerMetrics
 from headwater.serve.prompts import (
@@ -48,11 +49,13 @@ class Service:
         self.names = TokenNames(engine.tokenizer)
         self.worker = Worker(engine, self.metrics, max_concurrent=config.max_concurrent, max_waiting=config.max_waiting)
         self.created = int(time.time())
+        self.guard = Guard.of(config)
 
     async def completions(self, body: CompletionRequest, request: Request) -> Response:
         """POST /v1/completions."""
         self._check_model(body.model)
         prompts = await asyncio.to_thread(encode_completion, body, self.engine)
+        await self._guarded(prompts, body.stream, "prompt")
         asked = body.max_tokens if "max_tokens" in body.model_fields_set else None
         limit = self._limit(prompts, asked, body.max_tokens, "prompt", "max_tokens")
         params = self._params(body, limit, body.logprobs, ()) if body.max_tokens else None
@@ -69,12 +72,20 @@ class Service:
         """POST /v1/chat/completions."""
         self._check_model(body.model)
         prompt, stops = await asyncio.to_thread(encode_chat, body, self.engine, self.template)
+        await self._guarded([prompt], body.stream, "messages")
         limit = self._limit([prompt], body.longest, self.config.max_tokens, "messages", "max_tokens")
         logprobs = (body.top_logprobs or 0) if body.logprobs else None
         job = Job([prompt.ids], self._params(body, limit, logprobs, stops))
         self._check_rows(job)
         reply = ChatReply(self.names, self.model_name, body, len(prompt.ids))
         return await self._answer(job, reply, body, request)
+
+    async def _guarded(self, prompts: Sequence[EncodedPrompt], stream: bool, param: str) -> None:
+        """Raises ApiError for prompts that the filter, if there is one, does not let through."""
+        if self.guard is not None:
+            self.guard.check_stream(stream)
+            texts = [self.engine.tokenizer.decode(list(prompt.ids)) for prompt in prompts]
+            await asyncio.to_thread(self.guard.check_prompts, texts, param)
 
     def _check_model(self, name: str) -> None:
         if name != self.model_name:
@@ -140,7 +151,10 @@ class Service:
             watcher.cancel()
             job.cancel()
         self._succeeded(job, reply)
-        return JsonResponse(reply.whole())
+        whole = reply.whole()
+        if self.guard is not None:
+            whole = await asyncio.to_thread(self.guard.check_reply, whole)
+        return JsonResponse(whole)
 
     async def _stream(self, job: Job, reply: Reply) -> AsyncGenerator[dict[str, Any], None]:
         try:
