@@ -20,9 +20,13 @@ if TYPE_CHECKING:
 
 
 def command(
-    target: Annotated[str, typer.Argument(help="A recipe, a Hugging Face config.json or its folder; or `diff`.")],
+    target: Annotated[
+        str,
+        typer.Argument(help="A recipe, a Hugging Face config.json or its folder; or `diff`, `calibrate`, `compare`."),
+    ],
     others: Annotated[
-        list[Path] | None, typer.Argument(help="With `diff`: two plans saved with --json.", show_default=False)
+        list[Path] | None,
+        typer.Argument(help="With `diff`: two plans saved with --json; with `compare`: a run.", show_default=False),
     ] = None,
     cluster: Annotated[
         str | None,
@@ -52,6 +56,9 @@ def command(
     emit: Annotated[
         str | None, typer.Option(help="Print only this: recipe, megatron or torchtitan.", show_default=False)
     ] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="With `calibrate`: write the machine file here.", show_default=False)
+    ] = None,
     set_: Set = None,
     json_: Json = False,
     quiet: Quiet = False,
@@ -60,6 +67,14 @@ def command(
     """Plan a run: memory, time, cost and failures for the best layout on a cluster, with what would change it."""
     if target == "diff":
         _diff(others or [], json_)
+        return
+    if target in ("calibrate", "compare"):
+        from headwater.cli import plan_measured
+
+        if target == "calibrate":
+            plan_measured.calibrate(precision, output, as_json=json_, quiet=quiet)
+        else:
+            plan_measured.compare(others or [], cluster, as_json=json_)
         return
     if others:
         raise UserError("more than one recipe is given", where="headwater plan", mend="plan one at a time")

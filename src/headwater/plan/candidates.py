@@ -20,11 +20,11 @@ from .train_spec import RUNNABLE_SCHEDULES, SCHEDULE_NAMES, TrainSpec
 
 MICRO_BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 CHUNKS = (2, 3, 4, 5, 6, 8, 10, 12)
-# Share of layers computed again, and whether memory-bound work is: none, selective, full; and what only others offer.
-RECOMPUTE = ((0.0, 0.0), (0.0, 1.0), (1.0, 0.0))
-RECOMPUTE_OTHERS = ((0.25, 0.0), (0.5, 0.0))
+# Share of layers computed again, and whether memory-bound work is: none, selective, a part, full.
+RECOMPUTE = ((0.0, 0.0), (0.0, 1.0), (0.25, 0.0), (0.5, 0.0), (1.0, 0.0))
 LONG_SEQUENCE = 16384  # below it context parallelism is not tried unless asked for
 RUNNABLE_PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8")
+SPLIT_BACKWARD = ("interleaved_zero_bubble", "zbv", "dualpipev")
 KNOBS = ("tp", "pp", "dp", "cp", "ep", "chunks", "micro_batch", "zero", "shard", "schedule", "recompute", "nodes")
 
 
@@ -63,6 +63,8 @@ def runnable_reason(model: ModelSpec, train: TrainSpec, schedule: str = "1f1b", 
         reasons.append(f"{train.precision} training is planned, not done")
     if train.optimizer not in ("adamw", "muon"):
         reasons.append(f"optimizer {train.optimizer} is planned, not done")
+    if train.stack == "headwater-compiled" and schedule in SPLIT_BACKWARD:
+        reasons.append(f"schedule {schedule} computes input and weight gradients apart, which compiled blocks cannot")
     if schedule not in RUNNABLE_SCHEDULES:
         reasons.append(f"schedule {schedule} is planned, not done")
     return "; ".join(reasons)
@@ -93,13 +95,13 @@ def _stages(layers: int, pp: int) -> bool:
 
 
 def _schedules(
-    knobs: Mapping[str, Any], pp: int, layers: int, m: int, only_runnable: bool
+    knobs: Mapping[str, Any], pp: int, layers: int, m: int, only_runnable: bool, compiled: bool = False
 ) -> list[tuple[Schedule, int]]:
     """Schedules and chunks for pp stages and m micro-batches."""
     if pp == 1:
         return [(Schedule.NONE, 1)]
     per_stage = layers // pp if layers % pp == 0 else (layers + 2) // pp if (layers + 2) % pp == 0 else 0
-    names = [knobs["schedule"]] if "schedule" in knobs else ["1f1b", "interleaved_1f1b", "zbv"]
+    names = [knobs["schedule"]] if "schedule" in knobs else ["1f1b", "interleaved_1f1b"] + ["zbv"] * (not compiled)
     if not only_runnable and "schedule" not in knobs:
         names += ["zb_h1", "zb_h2"]
     out: list[tuple[Schedule, int]] = []
@@ -110,9 +112,9 @@ def _schedules(
             chunks = _choose(knobs, "chunks", fits) if "chunks" in knobs else fits
             out += [(kind, v) for v in chunks if per_stage and per_stage % v == 0 and m % pp == 0]
         elif kind in (Schedule.ZB_V, Schedule.DUALPIPE_V):
-            if per_stage and per_stage % 2 == 0 and m >= pp:
+            if per_stage and per_stage % 2 == 0 and m >= (2 * pp if only_runnable else pp):
                 out.append((kind, 2))
-        else:
+        elif m >= pp or kind == Schedule.GPIPE or not only_runnable:  # the trainer's 1F1B fills every stage first
             out.append((kind, 1))
     if "chunks" in knobs:
         out = [(kind, v) for kind, v in out if v == int(knobs["chunks"])]
@@ -139,6 +141,8 @@ def enumerate_layouts(
         for tp in _choose(fixed, "tp", heads):
             if model.heads % tp or gpus % tp or any(width % tp for width in widths):
                 continue
+            if only_runnable and (model.kv_heads % tp or train.seq % tp):
+                continue  # the trainer shares key-value heads and the sequence too
             rest = gpus // tp
             long = train.seq >= LONG_SEQUENCE
             cps = [c for c in divisors(rest) if train.seq % (2 * c) == 0 and c <= 64] if long else [1]
@@ -179,7 +183,8 @@ def _one_shape(
     if model.experts:
         eps = [x for x in divisors(model.experts) if x <= dp * cp * tp and (dp * cp * tp) % x == 0]
     zeros = [int(fixed["zero"])] if "zero" in fixed else [0, 1, 2, 3] if dp * cp > 1 else [0]
-    again = [*RECOMPUTE, *(() if only_runnable else RECOMPUTE_OTHERS)]
+    again = list(RECOMPUTE)
+    compiled = only_runnable and train.stack == "headwater-compiled"
     if "recompute" in fixed:
         again = [recompute_choice(fixed["recompute"])]
     dropped = 0
@@ -187,7 +192,7 @@ def _one_shape(
         if per_rank % b:
             dropped += 1
             continue
-        for kind, chunks in _schedules(fixed, pp, model.layers, per_rank // b, only_runnable):
+        for kind, chunks in _schedules(fixed, pp, model.layers, per_rank // b, only_runnable, compiled):
             for ep in _choose(fixed, "ep", eps):
                 for zero in zeros:
                     if zero > 1 and pp > 1 and "zero" not in fixed:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import yaml
 
 from headwater.core.errors import InputError
 
+from .coefficients import Coefficients
 from .hardware import Accelerator, accelerator, from_mapping
 from .quantities import bandwidth, count, positive
 from .stacks import raw as stacks_raw
@@ -28,7 +29,7 @@ MTBF_HOURS = (20_000.0, 35_000.0, 50_000.0)
 KEYS = (
     "name", "gpu", "gpus_per_node", "nodes", "nvlink_domain", "nic_per_node", "nic_per_gpu", "storage_bandwidth",
     "storage_node_bandwidth", "gpu_mtbf_hours", "restart_minutes", "price_per_gpu_hour", "pue", "host_watts_per_gpu",
-    "all_in", "notes",
+    "all_in", "notes", "calibration",
 )  # fmt: skip
 
 
@@ -50,6 +51,8 @@ class ClusterSpec:
     price_per_gpu_hour: float = 2.0
     pue: float = 1.2  # assumed
     host_watts_per_gpu: float = 300.0  # CPU, network, fans a GPU; assumed (1.2-1.4 kW an H100 all-in)
+    calibration: Mapping[str, float] = field(default_factory=dict)  # constants measured here, in place of fitted ones
+    notes: str = ""
     all_in: tuple[float, float] = (3.0, 5.0)  # whole programme / rented GPUs: the field's rule of thumb
 
     @property
@@ -125,6 +128,10 @@ def from_config(raw: Mapping[str, Any], where: str = "cluster") -> ClusterSpec:
     ):
         if raw.get(key) is not None:
             known[key] = positive(raw[key], f"{where}.{key}", limit=limit)
+    if raw.get("notes") is not None:
+        known["notes"] = " ".join(str(raw["notes"]).split())
+    if raw.get("calibration") is not None:
+        known["calibration"] = _measured(raw["calibration"], f"{where}.calibration")
     if raw.get("gpu_mtbf_hours") is not None:
         known["gpu_mtbf_hours"] = _three(raw["gpu_mtbf_hours"], f"{where}.gpu_mtbf_hours")
     if raw.get("all_in") is not None:
@@ -139,6 +146,18 @@ def from_config(raw: Mapping[str, Any], where: str = "cluster") -> ClusterSpec:
                 mend="one must divide the other",
             )
     return of(part, per_node, nodes, name=str(raw.get("name", "")), **known)
+
+
+def _measured(values: Any, where: str) -> dict[str, float]:
+    """Constants of the cost model by name, as `headwater plan calibrate` writes them."""
+    names = {f.name for f in fields(Coefficients)}
+    if not isinstance(values, Mapping) or (unknown := sorted(set(values) - names)):
+        raise InputError(
+            f"unknown constant {unknown[0]!r}" if isinstance(values, Mapping) else f"{values!r} is no mapping",
+            where=where,
+            mend=f"known: {', '.join(sorted(names))}",
+        )
+    return {str(name): float(value) for name, value in values.items()}
 
 
 def _three(value: Any, where: str) -> tuple[float, float, float]:

@@ -49,9 +49,13 @@ def matrix_parameters(x: Cases) -> Array:
 
 
 def head_units(x: Cases) -> Array:
-    """Weight of the output head in layers, by multiply work; recompute makes a layer dearer, never the head."""
+    """Weight of the output head in layers, by multiply work; recompute makes a layer dearer, never the head.
+
+    The trainer's own cut (`spread` 3) does not know of recompute: stages stay where they are when it changes.
+    """
+    again = np.where(np.asarray(x.spread) > 2, 0.0, x.recompute)
     per_layer = (matrix_parameters(x) - x.vocab * x.hidden) / x.layers
-    return x.vocab * x.hidden / (per_layer * (1.0 + x.recompute / 3.0))
+    return x.vocab * x.hidden / (per_layer * (1.0 + again / 3.0))
 
 
 def total_parameters(x: Cases) -> Array:

@@ -89,9 +89,13 @@ def _stage(x: Cases, layers: Array, index: Array, is_first: Array, is_last: Arra
     held = others + experts
     sharded = others / group + experts / expert_group
 
-    three = x.zero >= 3
+    # The trainer's pipelines keep a stage's parameters and gradients whole for the step, whatever the ZeRO stage.
+    whole = (np.asarray(x.spread) > 2) & (np.asarray(x.pp) > 1)
+    three = (x.zero >= 3) & ~whole
     weights = np.where(three, 4.0 * sharded, x.param_bytes * held)
-    gradients = np.where(three, 4.0 * sharded, np.where(x.zero >= 2, x.grad_kept * sharded, x.grad_kept * held))
+    gradients = np.where(
+        three, 4.0 * sharded, np.where((x.zero >= 2) & ~whole, x.grad_kept * sharded, x.grad_kept * held)
+    )
     moments = np.where(three, x.optimizer_bytes - 4.0, x.optimizer_bytes)
     optimizer = moments * np.where(x.zero >= 1, sharded, held)
     block = layer_parameters_local(x)

@@ -67,11 +67,11 @@ def make_plan(model: ModelSpec, train: TrainSpec, cluster: ClusterSpec, layout: 
     nodes = -(-layout.gpus // cluster.gpus_per_node)
     cluster = cluster.with_nodes(nodes)
     x = one_case(model, train, cluster, layout)
-    timed, held = step_time(x, load()), memory(x)
+    timed, held = step_time(x, load(cluster.calibration)), memory(x)
     plan = Plan(model, train, cluster, layout)
     plan.data = {
         "headwater": __version__,
-        "tier": "calibrated on published runs",
+        "tier": "calibrated on this machine" if cluster.calibration else "calibrated on published runs",
         "model": _model(model, train, x),
         "cluster": _cluster(cluster),
         "train": {**asdict(train), "steps": train.steps, "tokens_per_step": train.seq * train.global_batch},

@@ -119,7 +119,7 @@ def _rank(
 ) -> Found:
     index = np.where(fits)[0]
     chosen, rest = found.take(index), take(table, index)
-    timed: StepTime = step_time(rest, load())
+    timed: StepTime = step_time(rest, load(cluster.calibration))
     seconds = np.broadcast_to(np.asarray(timed.total), (len(chosen),))
     nodes = chosen.columns["nodes"]
     kept = np.array([_goodput(model, cluster, int(n)) for n in np.unique(nodes)])

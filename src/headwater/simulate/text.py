@@ -18,16 +18,14 @@ GIB = 2.0**30
 def text(report: FlightReport, rows: list[Row], *, width: int = 100) -> str:
     """What a person reads."""
     parallel = report.flight.parallel
-    run = (
-        f"{report.simulated} of {report.micro_batches}"
-        if report.simulated < report.micro_batches
-        else f"{report.simulated}"
-    )
+    of = f" of {report.micro_batches}" if report.simulated < report.micro_batches else ""
     lines = [
         f"{parallel.describe()}",
-        f"  a step of {run} micro-batches of {report.flight.micro_batch} x {report.flight.seq_len:,} tokens, "
+        f"  a step of {report.simulated}{of} micro-batches of {report.flight.micro_batch} x "
+        f"{report.flight.seq_len:,} tokens, "
         f"{report.flight.precision}, on {len(report.ranks)} of {parallel.ranks:,} ranks: shapes and divisibility hold",
-        f"  simulated in {report.seconds:.0f} s ({sum(rank.cpu_seconds for rank in report.ranks):.0f} s of processor time) "
+        f"  simulated in {report.seconds:.0f} s "
+        f"({sum(rank.cpu_seconds for rank in report.ranks):.0f} s of processor time) "
         f"with {report.peak_bytes / GIB:.2f} GiB "
         f"({sum(rank.operations for rank in report.ranks):,} operations)",
         "",

@@ -1,0 +1,150 @@
+"""A finished run beside what the planner says of it on a measured machine.
+
+In: a run's folder and a cluster (a machine file of `headwater plan calibrate`). Out: `Beside`: predicted and measured
+step time, tokens a second and peak memory, with their ratios.
+
+    beside = compare_run(Path("runs/first-0123"), parse_cluster("machine.yaml")); beside.step_ratio
+
+Measured are the steps after the first tenth, without validation and checkpoints: their median, and the quarter of them
+that was disturbed least, which is what a machine that others use too can be held to.
+"""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headwater.core.errors import InputError, UserError
+from headwater.model import ModelConfig
+from headwater.plan import ClusterSpec, Layout, ModelSpec, TrainSpec, make_plan
+from headwater.simulate.calibrate import base_bytes
+from headwater.train.config import TrainConfig
+from headwater.train.run_folder import RunFolder
+
+
+@dataclass(frozen=True)
+class Beside:
+    """Seconds and bytes. `quiet_seconds`: a quarter of the steps took at most this."""
+
+    run: str
+    steps: int
+    predicted_seconds: float
+    median_seconds: float
+    quiet_seconds: float
+    tokens: int
+    predicted_bytes: float
+    measured_bytes: float
+    notes: list[str]
+
+    @property
+    def step_ratio(self) -> float:
+        """Predicted by measured, median."""
+        return self.predicted_seconds / self.median_seconds
+
+    @property
+    def quiet_ratio(self) -> float:
+        """Predicted by measured, of the least disturbed quarter."""
+        return self.predicted_seconds / self.quiet_seconds
+
+    @property
+    def memory_ratio(self) -> float:
+        """Predicted by measured peak."""
+        return self.predicted_bytes / self.measured_bytes
+
+    def values(self) -> dict[str, Any]:
+        """Plain values, for `--json`."""
+        return {
+            "run": self.run,
+            "steps": self.steps,
+            "predicted": {"step_seconds": self.predicted_seconds, "memory_bytes": self.predicted_bytes},
+            "measured": {
+                "step_seconds": self.median_seconds,
+                "quiet_step_seconds": self.quiet_seconds,
+                "memory_bytes": self.measured_bytes,
+            },
+            "ratio": {"step": self.step_ratio, "quiet_step": self.quiet_ratio, "memory": self.memory_ratio},
+            "notes": self.notes,
+        }
+
+    def text(self) -> str:
+        """What a person reads."""
+        mib = 2.0**20
+        rows = (
+            ("seconds a step, median", self.predicted_seconds, self.median_seconds, self.step_ratio),
+            ("seconds a step, least disturbed", self.predicted_seconds, self.quiet_seconds, self.quiet_ratio),
+            ("tokens a second", self.tokens / self.predicted_seconds, self.tokens / self.median_seconds,
+             self.median_seconds / self.predicted_seconds),
+            ("peak memory, MiB", self.predicted_bytes / mib, self.measured_bytes / mib, self.memory_ratio),
+        )  # fmt: skip
+        lines = [f"{self.run}, {self.steps:,} steps", f"  {'':<34}{'predicted':>12}{'measured':>12}{'ratio':>8}"]
+        lines += [f"  {name:<34}{a:>12.4g}{b:>12.4g}{ratio:>8.2f}" for name, a, b, ratio in rows]
+        return "\n".join([*lines, *(f"  {note}" for note in self.notes)])
+
+
+def compare_run(folder: Path, cluster: ClusterSpec, *, micro_batch: int | None = None) -> Beside:
+    """The run beside the plan. UserError for a run without enough steps, or of more than one process."""
+    run = RunFolder.open(folder)
+    lines = [line for line in run.metrics() if line.get("step_seconds")]
+    started = [event for event in run.events() if event["event"] == "started"]
+    if len(lines) < 5 or not started:
+        raise UserError(f"{len(lines)} steps are recorded", where=str(folder), mend="compare a run of 5 steps or more")
+    record = run.record
+    model, train = ModelConfig.model_validate(record["model"]), TrainConfig.model_validate(record["train"])
+    tokens = int(lines[-1]["tokens"] / lines[-1]["step"])
+    work = TrainSpec(
+        tokens=float(max(1, lines[-1]["tokens"])),
+        seq=train.seq_len,
+        global_batch=train.global_batch,
+        precision=started[-1]["precision"],
+        optimizer=train.optimizer.name,
+    )
+    notes = []
+    threads = started[-1].get("threads")
+    if threads is not None and f"with {threads} threads" not in cluster.notes:
+        notes.append(f"the run had {threads} threads: {cluster.notes.split(' in ')[0]}")
+    size = micro_batch or _micro_batch(train, model)
+    plan = make_plan(_model_spec(model), work, cluster, Layout(micro_batch=size, zero=0))
+    steady = [line for line in lines if line["step"] > lines[-1]["step"] / 10]
+    seconds = [line["step_seconds"] for line in steady if not line.get("checkpoint_seconds")] or [
+        line["step_seconds"] for line in steady
+    ]
+    allocated = float(plan.data["memory"]["allocated_bytes"]) - float(plan.data["memory"]["components"]["workspace"])
+    base = base_bytes(cluster.notes)
+    if not base:
+        raise InputError("it does not say what a process takes", where="--cluster", mend="use headwater plan calibrate")
+    return Beside(
+        run=run.run_id,
+        steps=int(lines[-1]["step"]),
+        predicted_seconds=plan.step_seconds,
+        median_seconds=statistics.median(seconds),
+        quiet_seconds=sorted(seconds)[len(seconds) // 4],
+        tokens=tokens,
+        predicted_bytes=base + allocated,
+        measured_bytes=float(max(line["mem_allocated"] for line in lines)),
+        notes=notes,
+    )
+
+
+def _model_spec(model: ModelConfig) -> ModelSpec:
+    return ModelSpec.from_fields(
+        layers=model.num_hidden_layers,
+        hidden=model.hidden_size,
+        heads=model.num_attention_heads,
+        kv_heads=model.num_key_value_heads,
+        head_dim=model.head_dim,
+        ffn=model.intermediate_size,
+        vocab=model.true_vocab_size,
+        tied=model.tie_word_embeddings,
+        qk_norm=model.qk_norm,
+    )
+
+
+def _micro_batch(train: TrainConfig, model: ModelConfig) -> int:
+    """What the trainer chooses on a CPU with memory enough: as many samples as its limit of tokens takes."""
+    from headwater.train.estimate import CPU_TOKENS
+
+    most = max(1, min(train.global_batch, CPU_TOKENS // train.seq_len))
+    parts = -(-train.global_batch // most)
+    return -(-train.global_batch // parts)
