@@ -6,12 +6,15 @@ import json
 import math
 import os
 import random
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from headwater.core.jsonl import json_safe
 from headwater.core.locks import FolderLock
@@ -105,9 +108,9 @@ def test_a_symptom_is_named_with_evidence_and_a_change_of_the_recipe(tmp_path: P
 def test_every_detector_belongs_to_a_symptom_and_every_remedy_is_a_recipe() -> None:
     listed = {detector for symptom in SYMPTOMS.values() for detector in symptom.detectors}
     assert {detector.name for detector in default_detectors()} <= listed
-    for settings in ({}, {"lr": 6e-4, "warmup_steps": 500, "global_batch": 64}):
+    for known in ({}, {"lr": 6e-4, "warmup_steps": 500, "global_batch": 64}):
         for symptom in SYMPTOMS.values():
-            for remedy in symptom.remedies(settings):
+            for remedy in symptom.remedies(known):
                 loads("schema: 1", remedy.sets, name="--set")
 
 
@@ -137,6 +140,8 @@ def test_a_process_that_holds_a_run_and_does_no_step_is_stalled(tmp_path: Path) 
         assert diagnose(run, now=START + 60).healthy
         assert symptoms(diagnose(run, now=START + 500)) == ["stalled"]
     assert symptoms(diagnose(run)) == ["died"]
+    late = {"event": "alert", "time": START, "detector": "slow_data", "step": 90, "message": "slow"}
+    assert symptoms(diagnose(write(tmp_path / "run", rows_of(100), [late]))) == ["slow_data", "died"]
     write(tmp_path / "run", rows_of(100))
     assert diagnose(run).healthy
 
@@ -159,6 +164,26 @@ def test_a_record_of_anything_is_read(tmp_path: Path) -> None:
     assert "the last line is torn" in notes
     assert "loss is missing in 1 of 194 lines" in notes
     assert diagnosis.step == 200
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.integers() | st.sampled_from(["NaN", "Infinity", "x"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=5,
+)
+KEYS = st.sampled_from([*clean_run(50, 0)[-1], "step", "time", "tokens", "lr", "gpu_util", "clip_factor"])
+EVENT = st.dictionaries(st.sampled_from(["event", "detector", "step", "message", "severity", "time"]), ANYTHING)
+
+
+@settings(max_examples=30)
+@given(st.lists(st.dictionaries(KEYS, ANYTHING), max_size=6), st.lists(ANYTHING | EVENT, max_size=4))
+def test_values_of_any_kind_are_no_crash(odd: list[dict[str, Any]], events: list[Any]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        rows = rows_of(50)
+        for row, change in zip(rows[20:], odd, strict=False):
+            row |= change
+        run = write(Path(folder) / "run", [json_safe(row) for row in rows], [json_safe(event) for event in events])
+        diagnosis_text(diagnose(run))
 
 
 def test_two_writers_are_told_and_each_step_counts_once(tmp_path: Path) -> None:

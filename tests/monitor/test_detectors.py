@@ -70,7 +70,7 @@ FAULTS: dict[str, tuple[Any, int]] = {
     "oscillation": (every("loss", lambda loss, _age, draw: loss * (1 + draw.choice((-0.12, 0.12)))), 100),
     "plateau": (stuck, 900),
     "slow_data": (every("data_wait_seconds", lambda waited, *_: waited + 0.25), 20),
-    "slow_steps": (every("step_seconds", lambda seconds, *_: 2 * seconds), 20),
+    "slow_steps": (every("step_seconds", lambda seconds, *_: 2 * seconds), 60),
     "slow_rank": (rank_two_slow, 20),
     "memory_creep": (every("mem_allocated", lambda memory, age, _: memory + 4e6 * age), 200),
     "memory_near_limit": (every("mem_allocated", lambda *_: 15.5e9), 1),
@@ -122,6 +122,15 @@ def test_a_new_level_is_accepted_after_a_while() -> None:
         row["loss"] += 6
     late = [alert for alert in observe(rows) if alert.step > AT + 100]
     assert not [alert for alert in late if alert.detector in ("loss_spike", "moving_average")]
+
+
+def test_a_moment_of_a_busy_machine_is_not_a_slow_run() -> None:
+    rows = clean_run(900, 1)
+    for row in rows[500:530]:
+        row["step_seconds"] *= 2
+    for row in rows:
+        row["step_seconds"] /= 10
+    assert observe(rows) == []
 
 
 def test_another_batch_size_is_not_a_slow_step() -> None:

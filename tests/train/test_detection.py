@@ -15,6 +15,7 @@ from rich.console import Console
 
 from headwater.core.progress import SILENT, Reporter
 from headwater.monitor import MonitorConfig
+from headwater.monitor.config import DetectorsConfig
 from headwater.monitor.detectors import machine_detectors
 from headwater.parallel.config import ParallelConfig
 from headwater.train import RunFolder, train
@@ -101,7 +102,7 @@ def test_a_poisoned_batch_is_an_alert_and_a_warning(world: World, tmp_path: Path
 def test_a_healthy_run_has_no_alert_and_detectors_change_nothing(world: World, tmp_path: Path) -> None:
     on = run_of(world, tmp_path / "on", steps=300)
     assert alerts(on) == []
-    off = run_of(world, tmp_path / "off", steps=40, monitor=MonitorConfig(detectors={"enabled": False}))
+    off = run_of(world, tmp_path / "off", steps=40, monitor=MonitorConfig(detectors=DetectorsConfig(enabled=False)))
     assert not [event for event in off.events() if event["event"] == "alert"]
     again = run_of(world, tmp_path / "again", steps=40)
     assert [row["loss"] for row in again.metrics()] == [row["loss"] for row in off.metrics()]

@@ -25,8 +25,15 @@ from headwater.train.run_folder import RunFolder
 BUSY = 0.5
 """A GPU with a kernel running for less than this share of the time is idle much of it."""
 
+REPLAYED = ("loss", "grad_norm", "step_seconds", "data_wait_seconds", "mem_allocated")
+"""What the record has of the detectors' figures."""
+
 STALL_SECONDS, STALL_STEPS = 60.0, 10.0
 """A running process is stalled after this long, and so many times its usual step, without a step."""
+
+
+FATAL = ("non_finite", "out_of_memory")
+"""Alerts after which a process ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +91,8 @@ def replay(rows: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> li
     detectors, alerts = DetectorSet(), []
     before: Mapping[str, Any] = {"step": 0, "tokens": 0}
     for row in rows:
-        figures = dict(row)
-        if figures.get("clip_factor") == 0:  # a step that fp16's loss scale skipped
+        figures = {key: row.get(key) for key in REPLAYED}
+        if row.get("clip_factor") == 0:  # a step that fp16's loss scale skipped
             figures["loss"] = figures["grad_norm"] = None
         if _numbers(row.get("tokens"), before.get("tokens")):
             figures["step_tokens"] = (row["tokens"] - before["tokens"]) / (row["step"] - before["step"])
@@ -149,7 +156,8 @@ def _ends(
         message = f"no step for {age:,.0f} s, though a process holds the run; steps take {usual:.3g} s"
         return [Alert("stalled", "critical", step, message, {"age": age, "usual": usual})]
     last = str(events[-1].get("event")) if events else ""
-    if state == "partial" and last not in ("interrupted", "finished", "alert"):
+    explained = last in ("interrupted", "finished") or (events and events[-1].get("detector") in FATAL)
+    if state == "partial" and not explained:
         message = (
             f"no process works on the run since {age:,.0f} s, and none said why; the last event is {last or 'none'}"
         )
@@ -173,7 +181,6 @@ def _settings(run: RunFolder, record: Record) -> dict[str, Any]:
         "lr": of("train", "optimizer", "lr") or max(rates, default=None),
         "warmup_steps": of("train", "schedule", "warmup_steps"),
         "global_batch": of("train", "global_batch"),
-        "steps": of("steps"),
         "uniform_loss": math.log(vocabulary) if _numbers(vocabulary) and vocabulary > 1 else None,
     }
 

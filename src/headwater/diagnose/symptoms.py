@@ -14,7 +14,7 @@ from typing import Any, Literal
 from headwater.monitor.detectors import Alert
 
 Settings = Mapping[str, Any]
-"""`lr`, `warmup_steps`, `beta2`, `global_batch`, `checkpoint_every`, `steps`: of the run, where known."""
+"""`lr`, `warmup_steps`, `global_batch` of the run, where known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ SYMPTOMS: dict[str, Symptom] = {
         ("other work on the machine", "a device that throttles (heat, power)", "a slow network or rank"),
         lambda s: (
             Remedy("measure the machines: `headwater check cluster`"),
-            Remedy("fewer saves, if checkpoints are slow", (f"train.checkpoint.every={_rarer(s)}",)),
+            Remedy("make steps cheaper where the machine stays as it is", ("train.compile=true",)),
         ),
     ),
     "low_gpu_utilisation": Symptom(
@@ -184,10 +184,6 @@ SYMPTOMS: dict[str, Symptom] = {
     ),
 }
 """By name, in the order in which they are told."""
-
-
-def _rarer(settings: Settings) -> int:
-    return 2 * int(settings.get("checkpoint_every") or 500)
 
 
 def symptom_of(detector: str) -> str:

@@ -46,7 +46,7 @@ class DetectorsConfig(Section):
     """Data is slow when steps wait for it longer than this share of their time."""
 
     slow_step_ratio: float = field(1.5, kind="operational", gt=1, unit="ratio")
-    """Steps are slow when they take so many times their usual time, in the median of 20."""
+    """Steps are slow when they take so many times their usual time, in the median of 20 and for 20 seconds."""
 
 
 class MonitorConfig(Section):

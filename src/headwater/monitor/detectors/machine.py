@@ -16,6 +16,9 @@ from typing import Any
 
 from headwater.monitor.detectors.base import Alert, Figures, Persistence, RobustWindow, number
 
+NEW_USUAL = 256
+"""After so many slow steps running they are what is usual."""
+
 
 class SlowData:
     """More than `share` of the step spent waiting for data, in the median of `steps` steps."""
@@ -47,17 +50,17 @@ class SlowData:
 
 
 class SlowSteps:
-    """Steps `ratio` times as long as their usual duration, in the median of `steps` of them. Single long steps
-    (checkpoints, validation) do not count. Where the tokens of a step change by a tenth (a batch that grows, another
-    phase), the usual is learned anew."""
+    """Steps `ratio` times as long as their usual duration, in the median of `steps` of them, for `lasting` seconds:
+    single long steps (checkpoints, validation) and moments of a busy machine do not count. Where the tokens of a step
+    change by a tenth (a batch that grows, another phase), the usual is learned anew."""
 
     name = "slow_steps"
 
-    def __init__(self, ratio: float = 1.5, steps: int = 20, window: int = 256) -> None:
-        self._ratio = ratio
+    def __init__(self, ratio: float = 1.5, steps: int = 20, window: int = 256, lasting: float = 20.0) -> None:
+        self._ratio, self._lasting = ratio, lasting
         self._recent: deque[float] = deque(maxlen=steps)
         self._usual = RobustWindow(window)
-        self._persists = Persistence(1)
+        self._held, self._slow = 0, 0.0
         self._tokens: float | None = None
 
     def observe(self, step: int, figures: Figures) -> Alert | None:
@@ -69,17 +72,20 @@ class SlowSteps:
             if self._tokens is not None and abs(tokens - self._tokens) > 0.1 * self._tokens:
                 self._recent.clear()
                 self._usual.clear()
-                self._persists.held = 0
+                self._held, self._slow = 0, 0.0
             self._tokens = tokens
         if len(self._recent) == self._recent.maxlen:  # the usual is what was before the recent ones
             left = self._recent[0]
-            if not len(self._usual) or left < self._ratio * self._usual.median or self._persists.held > 256:
+            if not len(self._usual) or left < self._ratio * self._usual.median or self._held > NEW_USUAL:
                 self._usual.add(left)
         self._recent.append(seconds)
         if len(self._usual) < (self._recent.maxlen or 0):
             return None
         now, usual = median(self._recent), self._usual.median
-        if not self._persists(now > self._ratio * usual):
+        slow = now > self._ratio * usual
+        before, self._slow = self._slow, self._slow + seconds if slow else 0.0
+        self._held = self._held + 1 if slow else 0
+        if not before < self._lasting <= self._slow:
             return None
         return Alert(
             self.name, "warning", step, f"steps take {now:.3g} s, usually {usual:.3g} s", {"now": now, "usual": usual}
@@ -89,14 +95,16 @@ class SlowSteps:
         return {
             "recent": list(self._recent),
             "usual": self._usual.values,
-            "held": self._persists.held,
+            "held": self._held,
+            "slow": self._slow,
             "tokens": self._tokens,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._recent.clear()
         self._recent.extend(state["recent"])
-        self._usual.values, self._persists.held = list(state["usual"]), int(state["held"])
+        self._usual.values = list(state["usual"])
+        self._held, self._slow = int(state["held"]), float(state["slow"])
         self._tokens = state["tokens"]
 
 
