@@ -1,122 +1,37 @@
-"""The Ray executor: several nodes on one machine give the bytes of inline and processes, whoever is killed."""
+"""The Ray executor, in a process of its own: the cases are in `ray_cases.py`."""
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any
+import importlib.util
+import subprocess
+import sys
 
 import pytest
 
-from headwater.core.errors import InputError, UserError
-from headwater.core.executor import WorkerDiedError, make_executor
-from headwater.core.files import sha256_file
-from headwater.core.progress import SILENT
-from headwater.core.ray_executor import RayExecutor
-from headwater.core.shards import ShardFolder
-from headwater.core.stage import StageContext
-from headwater.curate.config import CollectConfig
-from headwater.curate.stage import collect_into
-from tests.core import work
+from headwater.core.errors import UserError
+from headwater.core.executor import make_executor
+from tests.conftest import REPOSITORY, clean_environment
 
-ray = pytest.importorskip("ray", reason="the package ray is not installed (extra `ray`)")
+HAS_RAY = importlib.util.find_spec("ray") is not None
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Any]:
-    """Three Ray nodes of one core each on this machine."""
-    from ray.cluster_utils import Cluster
-
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": 80 << 20})
-    try:
-        for _ in range(2):
-            made.add_node(num_cpus=1, object_store_memory=80 << 20)
-        yield made
-    finally:
-        ray.shutdown()
-        made.shutdown()
-
-
-@pytest.fixture(scope="module")
-def executor(cluster: Any) -> Iterator[RayExecutor]:
-    with RayExecutor(cluster.address) as made:
-        assert made.workers == 3
-        yield made
+@pytest.mark.skipif(not HAS_RAY, reason="the package ray is not installed (extra `ray`)")
+def test_several_nodes_do_what_one_process_does() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/core/ray_cases.py"],
+        cwd=REPOSITORY,
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
+    assert "skipped" not in done.stdout
 
 
-def test_an_address_without_a_cluster_is_the_users_error() -> None:
-    with pytest.raises(UserError, match="no Ray cluster at 'auto'"):
-        _ = RayExecutor("auto").workers
-
-
-def test_results_come_in_order_and_the_first_failing_item_is_raised(executor: RayExecutor) -> None:
-    assert list(executor.map(work.slow_if_even, range(20))) == list(range(20))
-    assert list(executor.map(work.double, [])) == []
-    results = executor.map(work.fail_at_three_and_seven, range(10))
-    assert [next(results) for _ in range(3)] == [0, 1, 2]
-    with pytest.raises(ValueError, match="three") as caught:
-        next(results)
-    assert "fail_at_three_and_seven" in caught.value.__notes__[0], "the worker's traceback travels along"
-    with pytest.raises(InputError) as ours:
-        list(executor.map(work.raise_input_error, [1]))
-    assert (ours.value.what, ours.value.where, ours.value.mend) == ("bad row", "a.jsonl:1", "mend it")
-
-
-def test_an_item_whose_worker_is_killed_is_done_by_another(executor: RayExecutor, tmp_path: Path) -> None:
-    def kill_the_first() -> int:
-        victim = _wait_for(tmp_path / "0.pid")
-        os.kill(victim, signal.SIGKILL)
-        (tmp_path / "go").touch()
-        return victim
-
-    with ThreadPoolExecutor(1) as thread:
-        killed = thread.submit(kill_the_first)
-        results = list(executor.map(work.wait_for_a_file, [(str(tmp_path), number) for number in range(4)]))
-        victim = killed.result()
-    numbers, workers = zip(*results, strict=True)
-    assert numbers == (0, 1, 2, 3)
-    assert victim not in workers
-
-
-def test_an_item_that_kills_every_worker_is_an_error_that_names_it(executor: RayExecutor) -> None:
-    with pytest.raises(WorkerDiedError, match="item 0 of 1") as caught:
-        list(executor.map(work.leave, [7]))
-    assert "fewer workers" in caught.value.mend
-
-
-def test_a_stage_on_ray_gives_the_bytes_of_inline_and_of_processes(executor: RayExecutor, tmp_path: Path) -> None:
-    raw = tmp_path / "raw"
-    raw.mkdir()
-    for number in range(6):
-        rows = [json.dumps({"text": f"第{number}篇 document {row} " * 20}) for row in range(40)]
-        (raw / f"{number}.jsonl").write_text("\n".join(rows) + "\nnot json\n", "utf-8")
-    config = CollectConfig(root=str(raw), sources=({"name": "a", "paths": ["*.jsonl"]},), shard_bytes=30_000)
-    digests = {}
-    for name, made in (
-        ("inline", make_executor("inline")),
-        ("process", make_executor("process", 2)),
-        ("ray", executor),
-    ):
-        out = ShardFolder(tmp_path / name)
-        out.dir.mkdir()
-        collect_into(out, config, StageContext(tmp_path, made, SILENT))
-        if name != "ray":
-            made.close()
-        digests[name] = {path.name: sha256_file(path) for path in sorted(out.dir.rglob("*")) if path.is_file()}
-    assert len(digests["inline"]) > 6
-    assert digests["ray"] == digests["inline"] == digests["process"]
-
-
-def _wait_for(path: Path) -> int:
-    end = time.monotonic() + 30
-    while time.monotonic() < end:
-        if path.exists() and (text := path.read_text()):
-            return int(text)
-        time.sleep(0.05)
-    raise AssertionError(f"{path} did not appear")
+@pytest.mark.skipif(HAS_RAY, reason="the package ray is installed")
+def test_without_the_package_the_mend_is_said() -> None:
+    with pytest.raises(UserError, match="needs the package ray") as caught:
+        make_executor("ray")
+    assert "headwater[ray]" in caught.value.mend
