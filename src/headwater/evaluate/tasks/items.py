@@ -103,7 +103,7 @@ def _item(spec: TaskSpec, row: Row, number: int, shots: Sequence[Row]) -> Item:
         choices = (spec.delimiter + options[0],)
     else:
         gold, choices = _value(spec.gold, row) if spec.gold else None, ()
-    if not context and spec.kind != "cloze" and spec.scorer not in ASKERS:
+    if not context and spec.kind in ("generate", "code", "perplexity") and spec.scorer not in ASKERS:
         raise _BadRow("has an empty text" if spec.kind == "perplexity" else "has an empty question")
     if any(not choice.strip() for choice in choices):
         raise _BadRow("has an empty choice")
