@@ -24,6 +24,8 @@ from headwater.parallel.short import parse_layout, short_layout
         ("pp=2,schedule=interleaved_1f1b,v=3", {"pp": 2, "schedule": "interleaved_1f1b", "virtual_stages": 3}, None),
         ("tp=4,precision=fp16,micro_batch=1", {"tp": 4, "micro_batch": 1}, "fp16"),
         ("cp=2,cp_method=all_gather", {"cp": 2, "cp_method": "all_gather"}, None),
+        ("hybrid_zero_degree=2,zero_optimization.stage=2", {"dp_shard": 2, "zero_stage": 2}, None),
+        ("tensor_model_parallel_size=2,pipeline_size=2", {"tp": 2, "pp": 2}, None),
     ],
 )
 def test_a_line_names_a_layout(line: str, fields: dict[str, Any], precision: str | None) -> None:
@@ -34,7 +36,7 @@ def test_a_line_names_a_layout(line: str, fields: dict[str, Any], precision: str
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("dp", "'dp' is no part of a layout"),
+        ("dp", "dp has no value"),
         ("dq=2", "'dq=2' is no part of a layout"),
         ("", "'' is no part of a layout"),
         ("tp=2,tp=4", "tp is given twice"),

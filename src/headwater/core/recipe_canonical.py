@@ -194,8 +194,10 @@ class _Canonical:
         where = f"in {dotted(path)}" if path else "at the top level of a recipe"
         what = f"unknown key {key!r} {where}"
         near = nearest(key, list(names))
-        elsewhere = [
-            doc.path for doc in field_docs(self.schema) if doc.path.rpartition(".")[2] == key or key in doc.aliases
+        elsewhere = [  # a block of another project's (`zero_optimization`) is known by what is in it
+            doc.path
+            for doc in field_docs(self.schema)
+            if key in (doc.path.rpartition(".")[2], *doc.aliases, *(a.partition(".")[0] for a in doc.aliases))
         ]
         if elsewhere and near != key:
             mend = f"{key!r} is known as {' or '.join(elsewhere[:3])}"

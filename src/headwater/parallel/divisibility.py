@@ -45,7 +45,8 @@ def tensor_problems(
         )
     rows = VOCAB_MULTIPLE if model.vocab_size is None else model.padded_vocab_size
     if rows % tp:
-        yield "parallel.tp", f"the {rows:,} rows of embedding and head do not divide over tp {tp}", lower
+        counted = f"a vocabulary padded to a multiple of {rows}" if model.vocab_size is None else f"{rows:,}"
+        yield "parallel.tp", f"rows of embedding and head ({counted}) do not divide over tp {tp}", lower
     if parallel.cp > 1:
         return  # what a rank of both has to divide by is context parallelism's to say
     for name, length in lengths.items():

@@ -5,6 +5,7 @@ In: the line. Out: fields of the `parallel` section, and a precision if one is n
 - `dp`: data-parallel ranks. With `zero` 1, 2 or 3 they share state (`dp_shard`); without, or with 0, they are copies
   (`dp_replicate`). `dp_replicate` and `dp_shard` name them apart.
 - `zero`: `zero_stage`; `v`: `virtual_stages`, which is 2 where a schedule needs several and none are named.
+- Other projects' names that the `parallel` section knows (`tensor_model_parallel_size`) are known here too.
 
     parse_layout("dp=4,zero=2,pp=2,schedule=zbv") == ({"dp_shard": 4, "zero_stage": 2, "pp": 2, "schedule": "zbv",
                                                        "virtual_stages": 2}, None)
@@ -14,12 +15,18 @@ from __future__ import annotations
 
 from typing import Any
 
+from headwater.core.config import field_aliases
 from headwater.core.errors import UserError
 from headwater.parallel.config import INTERLEAVED, V_SHAPED, ParallelConfig
 
 _NUMBERS = ("dp", "dp_replicate", "dp_shard", "tp", "pp", "cp", "zero", "virtual_stages", "micro_batch")
 _WORDS = ("schedule", "cp_method", "precision")
-_OTHER_NAMES = {"zero_stage": "zero", "v": "virtual_stages"}
+_OTHER_NAMES = {
+    alias: name
+    for name, known in ParallelConfig.model_fields.items()
+    if name in (*_NUMBERS, *_WORDS)
+    for alias in field_aliases(known)
+} | {"zero_stage": "zero", "zero_optimization.stage": "zero", "v": "virtual_stages"}
 
 
 def parse_layout(line: str) -> tuple[dict[str, Any], str | None]:
@@ -28,7 +35,9 @@ def parse_layout(line: str) -> tuple[dict[str, Any], str | None]:
     for item in line.split(","):
         name, equals, value = (part.strip() for part in item.partition("="))
         name = _OTHER_NAMES.get(name, name)
-        if not equals or name not in (*_NUMBERS, *_WORDS):
+        if not equals and name in (*_NUMBERS, *_WORDS):
+            raise _refusal(f"{name} has no value", f"write {name}=VALUE")
+        if name not in (*_NUMBERS, *_WORDS):
             raise _refusal(f"{item.strip()!r} is no part of a layout", f"use {', '.join((*_NUMBERS, *_WORDS))}")
         if name in given:
             raise _refusal(f"{name} is given twice", f"give {name} once")

@@ -9,10 +9,18 @@ time: no rank ever holds the whole model.
 
 from __future__ import annotations
 
+import logging
+
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+# Torch warns that a dimension cut by two axes (tensor and data parallelism) is gathered in two operations, whose sums
+# may differ between ranks. A gather sums nothing.
+logging.getLogger("torch.distributed.tensor._redistribute").addFilter(
+    lambda record: "all_gather operations" not in record.getMessage()
+)
 
 
 def local(tensor: Tensor) -> Tensor:

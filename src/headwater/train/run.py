@@ -167,9 +167,7 @@ def _record(
 
 
 def _refuse_another(run: RunFolder, record: dict[str, Any]) -> None:
-    before = run.record
-    changed = [key for key, value in record.items() if before.get(key) != plain_json(value)]
-    if changed:
+    if changed := run.differences({key: plain_json(value) for key, value in record.items()}):
         raise UserError(
             f"the folder holds a run that differs in {', '.join(changed)}",
             where=str(run.path),

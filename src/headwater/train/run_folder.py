@@ -205,6 +205,12 @@ class RunFolder:
         if path.exists():
             yield from read_jsonl(path, on_broken=lambda *_: None)
 
+    def differences(self, record: dict[str, Any]) -> list[str]:
+        """Where a record differs from the run that is here: `train.z_loss (0.0 there, 0.5 here)`, at most six."""
+        before = self.record
+        found = [text for key, now in record.items() for text in _differences(key, before.get(key), now)]
+        return found if len(found) <= 6 else [*found[:5], f"{len(found) - 5} more"]
+
     # What the trainer writes.
 
     def write_json(self, name: str, value: dict[str, Any]) -> None:
@@ -229,3 +235,12 @@ class RunFolder:
             raise CorruptArtifactError(
                 f"cannot be read: {error}", where=str(self.path / name), mend="restore the file, or train anew"
             ) from error
+
+
+def _differences(name: str, there: Any, here: Any) -> Iterator[str]:
+    if isinstance(there, dict) and isinstance(here, dict):
+        for key in sorted({*there, *here}):
+            yield from _differences(f"{name}.{key}", there.get(key), here.get(key))
+    elif there != here:
+        shown = [text if len(text) <= 40 else text[:37] + "..." for text in map(str, (there, here))]
+        yield f"{name} ({shown[0]} there, {shown[1]} here)"
