@@ -267,7 +267,9 @@ class ArtifactWriter(ShardFolder):
         }
         if clash := manifest.keys() & extra.keys():
             raise ValueError(f"the manifest has its own {', '.join(sorted(clash))}")
-        atomic_write(self.dir / PROVENANCE, pretty_json(self._watch.provenance(resumed_shards=len(self.resumed), **self.notes)))
+        atomic_write(
+            self.dir / PROVENANCE, pretty_json(self._watch.provenance(resumed_shards=len(self.resumed), **self.notes))
+        )
         atomic_write(self.dir / MANIFEST, pretty_json({**manifest, **extra}))
         for folder in [path for path in self.dir.rglob("*") if path.is_dir()]:
             fsync_dir(folder)
