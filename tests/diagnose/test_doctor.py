@@ -215,7 +215,7 @@ def test_a_folder_with_nothing_but_its_name_is_no_crash(tmp_path: Path) -> None:
     assert "events.jsonl is missing" in diagnosis_text(diagnose(run))
 
 
-def test_a_hundred_thousand_steps_take_seconds(tmp_path: Path) -> None:
+def test_a_step_takes_the_doctor_less_than_two_milliseconds(tmp_path: Path) -> None:
     rows = rows_of(5_000)
     run = write(tmp_path / "run", rows)
     started = time.process_time()
