@@ -113,7 +113,11 @@ def test_the_175b_recipe_on_4096_gpus_holds_what_a_hand_count_gives() -> None:
 
 def test_full_precision_keeps_sixteen_bytes_and_twice_the_activations() -> None:
     half, whole = (
-        memory(one_case(LLAMA_8B, TrainSpec(1e9, 4096, 64, precision=p), parse("h100:8x8"), Layout(dp=64, zero=0)))
+        memory(
+            one_case(
+                LLAMA_8B, TrainSpec(1e9, 4096, 64, p, stack="fsdp-eager"), parse("h100:8x8"), Layout(dp=64, zero=0)
+            )
+        )
         for p in ("bf16", "fp32")
     )
     states = sum(float(whole.parts[name][0]) for name in ("weights", "gradients", "optimizer"))

@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.pipelining import PipelineStage
 
 from headwater.model import CrossEntropy, ModelConfig
@@ -113,7 +114,9 @@ class _Module(TrainModule):
 
     def _hidden(self, stage: Model, stream: Tensor, own: Columns) -> Tensor:
         with self.ledger.during("activations"):
-            return super()._hidden(stage, stream, own)
+            hidden = super()._hidden(stage, stream, own)
+        _mark_gathered(stage, self.ledger)
+        return hidden
 
     def _loss(self, stage: Model, hidden: Tensor, targets: Tensor) -> CrossEntropy:
         with self.ledger.during("loss"):
@@ -319,21 +322,31 @@ def _watched_micro_batches(
         Tensor.backward = original  # type: ignore[method-assign]
 
 
-def _mark_gradients(stage: torch.nn.Module, ledger: Ledger) -> None:
-    """Gradients that wait for the optimizer, or for more micro-batches, are no longer the backward pass's."""
-    from torch.distributed.fsdp import FSDPModule
+def _mark_gathered(stage: torch.nn.Module, ledger: Ledger) -> None:
+    """Weights that came from other ranks, in whatever pass they came."""
+    for parameter in _sharded_parameters(stage):
+        for gathered in parameter.all_gather_outputs:
+            ledger.mark(gathered, "gathered")
 
+
+def _sharded_parameters(stage: torch.nn.Module) -> Iterator[Any]:
+    """FSDP's own record of each parameter."""
     for module in stage.modules():
         if isinstance(module, FSDPModule):
             state = module._get_fsdp_state()
             for group in getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group]:
-                for parameter in group.fsdp_params if group is not None else ():
-                    held = [parameter.unsharded_accumulated_grad]
-                    if hasattr(parameter, "_unsharded_param"):
-                        held.append(parameter._unsharded_param.grad)
-                    for gradient in held:
-                        if gradient is not None:
-                            ledger.mark(_local(gradient), "gradients")
+                yield from group.fsdp_params if group is not None else ()
+
+
+def _mark_gradients(stage: torch.nn.Module, ledger: Ledger) -> None:
+    """Gradients that wait for the optimizer, or for more micro-batches, are no longer the backward pass's."""
+    for parameter in _sharded_parameters(stage):
+        held = [parameter.unsharded_accumulated_grad]
+        if hasattr(parameter, "_unsharded_param"):
+            held.append(parameter._unsharded_param.grad)
+        for gradient in held:
+            if gradient is not None:
+                ledger.mark(_local(gradient), "gradients")
     for parameter in stage.parameters():
         if parameter.grad is not None:
             ledger.mark(_local(parameter.grad), "gradients")
