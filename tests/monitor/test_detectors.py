@@ -205,3 +205,16 @@ def test_a_robust_window_withstands_wrong_values() -> None:
     constant = RobustWindow(4, floor_ratio=0.0)
     constant.add(2.0)
     assert (constant.score(3.0), constant.score(2.0), constant.score(1.0)) == (math.inf, 0.0, -math.inf)
+
+
+def test_a_state_of_another_version_leaves_no_half_filled_detector() -> None:
+    before, after = DetectorSet(), DetectorSet()
+    for step in range(1, 100):
+        before.observe(step, {"loss": 3.0, "grad_norm": 1.0})
+    state = before.state_dict()
+    state["detectors"]["gradient_explosion"] = {"window": [1.0]}  # a key is missing
+    del state["detectors"]["non_finite"]
+    assert after.load_state_dict(state) == ["non_finite", "gradient_explosion"]
+    fresh = {detector.name: detector.state_dict() for detector in DetectorSet().detectors}
+    assert after.state_dict()["detectors"]["gradient_explosion"] == fresh["gradient_explosion"]
+    assert after.state_dict()["detectors"]["loss_spike"] == before.state_dict()["detectors"]["loss_spike"]

@@ -25,6 +25,8 @@ from headwater.train.train_module import StepOutcome
 from headwater.train.trainer import Trainer
 
 MICRO = 1_000_000
+OVERFLOWS = 5
+"""Skipped steps in a row that are worth a word; from 65,536 a healthy model's scale settles within three or four."""
 
 
 class DetectionCallback(Callback):
@@ -38,11 +40,17 @@ class DetectionCallback(Callback):
         self._machine = DetectorSet(machine_detectors(config))
         self._uniform_loss = math.log(vocab_size) if vocab_size else None
         self._memory_limit: int | None = None
+        self._anew: list[str] = []
+        self._skipped = 0
 
     def on_start(self, trainer: Trainer) -> None:
         device = trainer.module.device
         if device.type == "cuda":
             self._memory_limit = torch.cuda.get_device_properties(device).total_memory
+        if self._anew and self._enabled and trainer.ranks.first:
+            trainer.reporter.warn(
+                f"detectors that begin anew, as the checkpoint is another version's: {', '.join(self._anew)}"
+            )
 
     def after_step(self, trainer: Trainer, outcome: StepOutcome) -> None:
         if not self._enabled:
@@ -59,8 +67,12 @@ class DetectionCallback(Callback):
             "mem_limit": self._memory_limit,
             "uniform_loss": self._uniform_loss,
         }
+        self._skipped = self._skipped + 1 if outcome.skipped else 0
         if not outcome.skipped:  # an overflow of the loss scale is a part of fp16, and has been dealt with
             figures |= {"loss": outcome.loss, "grad_norm": outcome.grad_norm}
+        elif self._skipped == OVERFLOWS:
+            message = f"{OVERFLOWS} steps in a row overflowed fp16, with a loss scale of {outcome.loss_scale:g} now"
+            self._say(trainer, Alert("overflow", "warning", trainer.step, message, {"loss_scale": outcome.loss_scale}))
         self._look(trainer, trainer.step, figures)
 
     def on_error(self, trainer: Trainer, error: Exception) -> None:
@@ -94,4 +106,4 @@ class DetectionCallback(Callback):
         return self._training.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._training.load_state_dict(state)
+        self._anew = self._training.load_state_dict(state)

@@ -6,6 +6,7 @@ found = DetectorSet().observe(step, figures)
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from typing import Any
 
 from headwater.monitor.config import DetectorsConfig
@@ -80,9 +81,17 @@ class DetectorSet:
             "spoke": dict(self._spoke),
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Detectors that were not there when the state was saved begin anew."""
-        self._spoke = {str(name): int(step) for name, step in state["spoke"].items()}
-        for detector in self.detectors:
-            if detector.name in state["detectors"]:
-                detector.load_state_dict(state["detectors"][detector.name])
+    def load_state_dict(self, state: Mapping[str, Any]) -> list[str]:
+        """Put back what `state_dict` gave. Detectors that the state does not have, or has in another version's form,
+        begin anew; their names are returned."""
+        self._spoke = {str(name): int(step) for name, step in state.get("spoke", {}).items()}
+        saved, anew = state.get("detectors", {}), []
+        for place, detector in enumerate(self.detectors):
+            filled = deepcopy(detector)  # a state that fits only half must not leave half of it
+            try:
+                filled.load_state_dict(saved[detector.name])
+            except (KeyError, TypeError, ValueError):
+                anew.append(detector.name)
+            else:
+                self.detectors[place] = filled
+        return anew
