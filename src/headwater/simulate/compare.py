@@ -114,9 +114,9 @@ def _why(figure: str, report: FlightReport, plan: Plan, stage: str) -> str:
             reasons.append("a rank of more than three stages gives gathered weights back and gathers them again")
         reasons.append("embedding, final norm and head are gathered in float32")
     if figure == "activations":
-        if half:
-            reasons.append("the residual stream and its gradients are float32")
-        reasons.append("the backward pass's own tensors are counted as they live, the formula has a fixed workspace")
+        reasons.append(
+            "received streams are kept, and the backward pass's own tensors are counted as they live, the formula has a fixed workspace"
+        )
         if flight.config.recompute.offload:
             reasons.append("offloaded activations are counted: the simulator has one memory")
     if figure == "weights and gradients":
