@@ -115,7 +115,7 @@ def _why(figure: str, report: FlightReport, plan: Plan, stage: str) -> str:
         reasons.append("embedding, final norm and head are gathered in float32")
     if figure == "activations":
         reasons.append(
-            "received streams are kept, and the backward pass's own tensors are counted as they live, the formula has a fixed workspace"
+            "received streams and the backward pass's own tensors count as they live; the formula has a workspace"
         )
         if flight.config.recompute.offload:
             reasons.append("offloaded activations are counted: the simulator has one memory")
