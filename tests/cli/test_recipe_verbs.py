@@ -106,7 +106,7 @@ def test_running_a_recipe_for_a_cluster_says_what_is_missing(call: Call) -> None
     text = json.dumps(found)
     assert "no file is there for web" in text
     assert "4,096 ranks" in text
-    assert "trains in one process" in text
+    assert "headwater launch" in text
 
 
 def test_version_and_help_name_every_verb(call: Call) -> None:
