@@ -143,7 +143,7 @@ def test_curate_keeps_drops_and_says_why(folder: Path, call: Call) -> None:
     text = call("curate", "raw.jsonl", "--out", "clean", cwd=folder).stdout
     assert "came in" in text
     assert "1 records could not be read" in text
-    changed = ("curate", "raw.jsonl", "--out", "clean", "--set", "curate.dedup.exact=false")
+    changed = ("curate", "raw.jsonl", "--out", "clean", "--set", "curate.dedup={exact: false, minhash: false}")
     assert "--force" in call(*changed, code=2, cwd=folder).stderr
     assert call(*changed, "--force", "--json", cwd=folder).json["out"]["documents"] == 9
 
