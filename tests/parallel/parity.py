@@ -101,9 +101,7 @@ def trace(parallel: ParallelConfig, model: ModelConfig, config: TrainConfig, mic
     module.optimizer.zero_grad = keep  # type: ignore[method-assign]
     for step in range(1, STEPS + 1):
         gradients = {}
-        outcome = module.train_step(
-            step, batch(step, rows, masked=config.objective.name == "mlm"), lr_factor=1.0
-        )
+        outcome = module.train_step(step, batch(step, rows, masked=config.objective.name == "mlm"), lr_factor=1.0)
         # Gradients as they were before clipping.
         found.gradients.append({n: g / outcome.clip_factor for n, g in gradients.items()})
         found.losses.append(outcome.loss)
