@@ -13,6 +13,7 @@ Numbers are those of linux/landlock.h, linux/seccomp.h, linux/filter.h and the s
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import platform
 import resource
@@ -74,6 +75,20 @@ def use_library(paths: list[str]) -> None:
             search[:] = [
                 paths[0] + place.removeprefix(before) if place.startswith(before) else place for place in search
             ]
+
+
+def begin() -> dict[str, Any]:
+    """Read the configuration from standard input, confine this process and report what was achieved, as a line on
+    `report_fd`. A process that cannot be confined ends here."""
+    config: dict[str, Any] = json.loads(sys.stdin.readline())
+    use_library(config["library"])
+    try:
+        report = {"confined": confine(config)}
+    except OSError as error:
+        os.write(config["report_fd"], json.dumps({"failed": str(error)}).encode() + b"\n")
+        os._exit(3)
+    os.write(config["report_fd"], json.dumps(report).encode() + b"\n")
+    return config
 
 
 def confine(config: dict[str, Any]) -> list[str]:

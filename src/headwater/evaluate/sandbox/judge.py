@@ -15,30 +15,22 @@ from typing import Any
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 # Sibling files: no package can be imported here.
-from confine import confine, use_library
+from confine import begin
 from wire import Channel, decode, encode
 
 sys.path.pop(0)
 
 
 def main() -> None:
-    config = json.loads(sys.stdin.readline())
+    config = begin()
     channel = Channel(config["read_fd"], config["write_fd"], config["message_bytes"])
-    report_fd = config["report_fd"]
-    use_library(config["library"])
-    try:
-        done = confine(config)
-    except OSError as error:
-        os.write(report_fd, json.dumps({"failed": str(error)}).encode() + b"\n")
-        os._exit(3)
-    os.write(report_fd, json.dumps({"confined": done}).encode() + b"\n")
     try:
         _judge(config, channel)
         verdict = {"passed": True, "reason": "passed"}
     except BaseException as error:
         text = str(error)[:500].encode("ascii", "backslashreplace").decode()
         verdict = {"passed": False, "reason": f"{type(error).__name__}: {text}" if text else type(error).__name__}
-    os.write(report_fd, json.dumps(verdict).encode() + b"\n")
+    os.write(config["report_fd"], json.dumps(verdict).encode() + b"\n")
 
 
 def _judge(config: dict[str, Any], channel: Channel) -> None:

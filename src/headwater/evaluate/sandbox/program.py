@@ -5,31 +5,22 @@ Standard input carries the configuration; calls and results go over the two desc
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from typing import Any
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 # Sibling files: no package can be imported here.
-from confine import confine, use_library
+from confine import begin
 from wire import CannotCross, Channel, decode, encode
 
 sys.path.pop(0)
 
 
 def main() -> None:
-    config = json.loads(sys.stdin.readline())
+    config = begin()
     channel = Channel(config["read_fd"], config["write_fd"], config["message_bytes"])
-    report_fd = config["report_fd"]
-    use_library(config["library"])
-    try:
-        done = confine(config)
-    except OSError as error:
-        os.write(report_fd, json.dumps({"failed": str(error)}).encode() + b"\n")
-        os._exit(3)
-    os.write(report_fd, json.dumps({"confined": done}).encode() + b"\n")
-    os.close(report_fd)
+    os.close(config["report_fd"])
     names: dict[str, Any] = {"__name__": "program"}
     try:
         exec(compile(config["source"], "program.py", "exec"), names)
