@@ -249,7 +249,7 @@ def test_the_command_says_1_for_a_layout_that_does_not(
         ("pp=8", "need 8 layers"),
         ("cp=3", "64 tokens do not divide into 6 pieces for cp 3"),
         ("dp=1", "the layout is one process"),
-        ("dp=2,tp", "'tp' is no part of a layout"),
+        ("dp=2,tp", "tp has no value"),
         ("pp=2,schedule=roundabout", "roundabout"),
         ("dp=8,tp=2,cp=8", "128 ranks are more than the 64 processes this starts on one machine"),
     ],

@@ -86,7 +86,7 @@ FEW_AND_MANY = pytest.mark.parametrize(
 
 def config_for(kills: int) -> dict[str, Any]:
     """Long enough for as many kills."""
-    return CONFIG if kills < 10 else {**CONFIG, "steps": 4 * kills}
+    return CONFIG if kills < 10 else {**CONFIG, "steps": 6 * kills}
 
 
 def killed_again_and_again(
