@@ -11,6 +11,7 @@ rank outlives the call. Forking keeps what this process has in memory: arguments
 
 from __future__ import annotations
 
+import faulthandler
 import logging
 import os
 import pickle
@@ -27,6 +28,9 @@ import torch
 
 from headwater.core.errors import HeadwaterError, UserError
 from headwater.parallel.environment import World, start
+
+STACKS_BEFORE_SECONDS = 5.0
+"""A rank that is not done this long before its time is up writes the stacks of its threads to standard error."""
 
 
 class RankError(HeadwaterError):
@@ -132,6 +136,8 @@ def _rank(
         os.environ.update(
             RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_RANK=str(rank), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)
         )
+        if timeout > 2 * STACKS_BEFORE_SECONDS:  # a rank that hangs says where, before it is ended
+            faulthandler.dump_traceback_later(timeout - STACKS_BEFORE_SECONDS)
         start(World.from_env(), torch.device("cpu"), timeout_seconds=timeout)
         answer = pickle.dumps((True, function(*args)))
     except UserError as error:
