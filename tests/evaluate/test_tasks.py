@@ -47,7 +47,7 @@ class Says(LocalBackend):
         super().__init__("says", backend.engine)
         self.texts_given = list(texts)
 
-    def complete(self, prompts: Sequence[str], **options: Any) -> list[Written]:
+    def complete(self, prompts: Sequence[str], *_: Any) -> list[Written]:
         return [Written([self.texts_given.pop(0)], finish=["stop"]) for _ in prompts]
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from headwater.core.errors import InputError, UserError
+from headwater.engine import SamplingParams
 from headwater.evaluate.backends import LocalBackend
 from headwater.evaluate.server_backend import ServerBackend
 from headwater.evaluate.tasks import load_task, run_task
@@ -84,8 +85,10 @@ def test_a_server_finds_the_likelihoods_that_the_model_here_finds(world: Path, s
 def test_a_server_writes_what_the_model_here_writes(world: Path, server: Server) -> None:
     local, served = LocalBackend.open(world / "tiny", device="cpu"), ServerBackend.connect(server.url)
     prompts = ["The river", "千里之行"]
-    asked = {"stop": ("。", "."), "max_tokens": 12}
-    assert [list(t) for t in served.complete(prompts, **asked)] == [list(t) for t in local.complete(prompts, **asked)]
+    asked = SamplingParams(temperature=0.0, seed=0, stop=("。", "."), max_tokens=12)
+    assert [list(t) for t in served.complete(prompts, asked)] == [list(t) for t in local.complete(prompts, asked)]
+    with pytest.raises(UserError, match="OpenAI"):
+        served.complete(prompts, SamplingParams(top_k=3))
 
 
 def test_what_a_server_refuses_is_said_of_the_item_and_what_is_not_there_at_once(server: Server) -> None:

@@ -2,7 +2,7 @@
 a server in `server_backend`.
 
     backend = LocalBackend.open("workspace/export/0123456789abcdef")
-    backend.likelihoods([("The sky is", " blue")]); backend.complete(["Once"], stop=("\\n",), max_tokens=20)
+    backend.likelihoods([("The sky is", " blue")]); backend.complete(["Once"], SamplingParams(max_tokens=20))
 """
 
 from __future__ import annotations
@@ -74,18 +74,9 @@ class Backend(Protocol):
         ...
 
     def complete(
-        self,
-        prompts: Sequence[str],
-        *,
-        stop: Sequence[str],
-        max_tokens: int,
-        temperature: float = 0.0,
-        top_p: float = 1.0,
-        n: int = 1,
-        seed: int = 0,
-        on_progress: Progress | None = None,
+        self, prompts: Sequence[str], params: SamplingParams, on_progress: Progress | None = None
     ) -> Sequence[list[str]]:
-        """`n` texts for each prompt (`Written`), without the stop string that ended them. Temperature 0 is greedy."""
+        """`params.n` texts for each prompt (`Written`), without the stop string that ended them."""
         ...
 
 
@@ -163,28 +154,16 @@ class LocalBackend:
         return found
 
     def complete(
-        self,
-        prompts: Sequence[str],
-        *,
-        stop: Sequence[str],
-        max_tokens: int,
-        temperature: float = 0.0,
-        top_p: float = 1.0,
-        n: int = 1,
-        seed: int = 0,
-        on_progress: Progress | None = None,
+        self, prompts: Sequence[str], params: SamplingParams, on_progress: Progress | None = None
     ) -> list[Written]:
-        params = SamplingParams(
-            max_tokens=max_tokens, temperature=temperature, top_p=top_p, n=n, seed=seed, stop=tuple(stop)
-        )
         # What is too long for the context loses its left end, as in the likelihoods, and the answer says how much.
-        room = max(1, self.engine.context - max_tokens)
+        room = max(1, self.engine.context - (params.max_tokens or 0))
         whole = [self.engine.encode(prompt) for prompt in prompts]
         ids = [tokens[-room:] for tokens in whole]
         texts: list[list[str]] = [[] for _ in prompts]
         finish: list[list[str]] = [[] for _ in prompts]
         order = sorted(range(len(prompts)), key=lambda place: -len(ids[place]))
-        rows = max(1, self.engine.max_rows // n)
+        rows = max(1, self.engine.max_rows // params.n)
         for start in range(0, len(order), rows):
             places = order[start : start + rows]
             for done in self.engine.generate([ids[place] for place in places], params):

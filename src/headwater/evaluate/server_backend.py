@@ -22,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from headwater.core.errors import InputError, UserError
+from headwater.engine import SamplingParams
 from headwater.evaluate.backends import Progress, TextLikelihood, Written
 from headwater.evaluate.likelihood import Likelihood
 
@@ -135,25 +136,18 @@ class ServerBackend:
         return list(zip(places, ends, values, best, strict=True))
 
     def complete(
-        self,
-        prompts: Sequence[str],
-        *,
-        stop: Sequence[str],
-        max_tokens: int,
-        temperature: float = 0.0,
-        top_p: float = 1.0,
-        n: int = 1,
-        seed: int = 0,
-        on_progress: Progress | None = None,
+        self, prompts: Sequence[str], params: SamplingParams, on_progress: Progress | None = None
     ) -> list[Written]:
-        """InputError for a prompt the server refuses: it is never cut here."""
-        body: dict[str, Any] = {
-            "max_tokens": max_tokens,
-            "temperature": temperature,
-            "top_p": top_p,
-            "n": n,
-            "seed": seed,
-        }
+        """InputError for a prompt the server refuses: it is never cut here. UserError for parameters that OpenAI's
+        interface does not have."""
+        body = {name: getattr(params, name) for name in ("max_tokens", "temperature", "top_p", "n", "seed")}
+        if params != SamplingParams(**body, stop=params.stop):
+            raise UserError(
+                f"{params} has more than a server of OpenAI's interface takes",
+                where=self.url,
+                mend="use max_tokens, temperature, top_p, n, seed and stop",
+            )
+        stop = params.stop
         # OpenAI takes four stops; the rest is cut off here.
         body |= {"stop": list(stop[:4])} if stop else {}
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from headwater.core.errors import InputError
 from headwater.core.units import count_units
+from headwater.engine import SamplingParams
 from headwater.evaluate.backends import Backend, Written
 from headwater.evaluate.sandbox import Sandbox
 from headwater.evaluate.tasks.asking import ASKERS
@@ -71,15 +72,15 @@ def _texts(spec: TaskSpec, backend: Backend, items: Sequence[Item], tools: Tools
 
 def _write(spec: TaskSpec, backend: Backend, items: Sequence[Item]) -> Sequence[list[str]]:
     drawn = spec.sampling
-    return backend.complete(
-        [item.context for item in items],
-        stop=spec.stop,
+    params = SamplingParams(
         max_tokens=spec.max_tokens,
         temperature=drawn.temperature,
         top_p=drawn.top_p,
         n=drawn.samples,
         seed=drawn.seed,
+        stop=spec.stop,
     )
+    return backend.complete([item.context for item in items], params)
 
 
 def _said(texts: list[str]) -> dict[str, Any]:
