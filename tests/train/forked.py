@@ -101,7 +101,7 @@ def _rank(rank: int, port: int, world: World, run_dir: Path, layout: ParallelCon
             MASTER_ADDR="127.0.0.1",
             MASTER_PORT=str(port),
         )
-        os.environ[LAUNCHED] = "1"
+        os.environ[LAUNCHED] = str(os.getppid())
         place = Place.from_env()
         with watched_rank(run_dir / "logs", place, timeout_seconds=layout.timeout_seconds):
             train(

@@ -69,7 +69,7 @@ def launch_local(
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # all that matters is said here
     threads = os.environ.get("OMP_NUM_THREADS") or str(max(1, len(os.sched_getaffinity(0)) // ranks))
     settings = {
-        LAUNCHED: "1",
+        LAUNCHED: str(os.getpid()),
         "OMP_NUM_THREADS": threads,
         "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
         **(environment or {}),

@@ -23,7 +23,7 @@ from headwater.parallel.rank_files import LOST_PEER, RankFolder
 from headwater.parallel.watchdog import RanksLostError, Watch, behind, is_consequence
 
 LAUNCHED = "HEADWATER_LAUNCHED"
-"""Set by Headwater's launcher, which speaks for the ranks it has started."""
+"""Set by Headwater's launcher to its process id; it speaks for the ranks it has started."""
 
 RANKS = "ranks"
 _PR_SET_PDEATHSIG = 1
@@ -33,7 +33,8 @@ def die_with_parent() -> None:
     """Let the system end this process when the one that started it ends, however that ends. Linux only."""
     if sys.platform != "linux":
         return
-    parent = os.getppid()
+    # By now torch has been imported, which takes seconds: the launcher may have ended meanwhile.
+    parent = int(os.environ.get(LAUNCHED) or os.getppid())
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) == 0 and os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)  # it ended in between
