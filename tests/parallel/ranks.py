@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -15,15 +14,6 @@ __all__ = ["RankError", "run_ranks"]
 def run_ranks(ranks: int, function: Callable[..., Any], *args: Any, timeout: float = 60.0) -> list[Any]:
     """`function(*args)` on every rank; results by rank. RankError whatever a rank raises."""
     try:
-        try:
-            return run_local_ranks(ranks, function, *args, timeout=timeout)
-        except RankError as error:
-            # A fork of this process copies locks that its other threads (servers, launchers of earlier tests) hold at
-            # that moment, which can stop every rank before it begins. A layout that hangs, hangs again.
-            silent = [f"rank {rank}: not done after {timeout:g} s" for rank in range(ranks)]
-            if error.what.splitlines() != silent:
-                raise
-            warnings.warn(f"all ranks were silent, tried again: {error.what}", stacklevel=2)
-            return run_local_ranks(ranks, function, *args, timeout=timeout)
+        return run_local_ranks(ranks, function, *args, timeout=timeout)
     except UserError as error:
         raise RankError(str(error)) from error

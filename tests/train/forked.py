@@ -6,6 +6,7 @@ with ForkedTraining(world, run_dir, ParallelConfig(dp_shard=4), CONFIG) as train
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import socket
@@ -89,6 +90,7 @@ class ForkedTraining:
 
 def _rank(rank: int, port: int, world: World, run_dir: Path, layout: ParallelConfig, config: dict[str, Any]) -> None:
     code = 1
+    gc.freeze()  # garbage of this test process may own threads that no fork has
     try:
         log = os.open(run_dir.with_name(f"{run_dir.name}-{rank}.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         os.dup2(log, 2)

@@ -12,6 +12,7 @@ rank outlives the call. Forking keeps what this process has in memory: arguments
 from __future__ import annotations
 
 import faulthandler
+import gc
 import logging
 import os
 import pickle
@@ -129,6 +130,9 @@ def _raise(failed: dict[int, Any]) -> None:
 def _rank(
     rank: int, ranks: int, port: int, timeout: float, writing: int, function: Callable[..., Any], args: tuple[Any, ...]
 ) -> NoReturn:
+    # What the forking process left for its garbage collector may own threads (a store, a process group) that no fork
+    # has: destroying it here would wait for them for ever, or abort. The rank never collects what it was born with.
+    gc.freeze()
     try:
         torch.set_num_threads(1)
         # What torch thinks of the number of collectives, once a rank: nothing a reader of results can use.

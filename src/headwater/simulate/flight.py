@@ -10,6 +10,7 @@ A process for every rank, because PyTorch's caches keep what they know of a mesh
 
 from __future__ import annotations
 
+import gc
 import logging
 import multiprocessing
 import os
@@ -136,6 +137,7 @@ def _child(flight: Flight, rank: int, pipe: Connection) -> None:
 
     import torch
 
+    gc.freeze()  # garbage of the forking process may own threads that this one has not
     torch.set_num_threads(1)
     logging.getLogger("torch.distributed.pipelining").setLevel(logging.CRITICAL)
     logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)
