@@ -97,6 +97,7 @@ class DetectionCallback(Callback):
             detector=alert.detector,
             severity=alert.severity,
             step=alert.step,
+            onset=alert.onset,
             message=alert.message,
             evidence=alert.evidence,
         )

@@ -22,13 +22,18 @@ Severity = Literal["warning", "critical"]
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """Something wrong at a step. `message` is for people; `evidence` the numbers behind it."""
+    """Something wrong at a step. `message` is for people; `evidence` the numbers behind it; `onset` the first step that
+    can have been wrong (`step` unless said): a state from before it is good."""
 
     detector: str
     severity: Severity
     step: int
     message: str
     evidence: dict[str, Any] = field(default_factory=dict)
+    onset: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "onset", min(self.onset or self.step, self.step))
 
 
 class Detector(Protocol):
