@@ -11,12 +11,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["gauge", "counter"]
+Kind = Literal["gauge", "counter", "histogram"]
+
+SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0)
+"""Upper bounds of a histogram of durations, from steps of toys to steps of the largest models."""
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric. `key` in the record; `prometheus` "" keeps it out of the endpoint; `title` heads its curve."""
+    """One metric. `key` in the record; `prometheus` "" keeps it out of the endpoint; `title` heads its curve; `buckets`
+    are the upper bounds of a histogram, which the endpoint makes of all values since the process began."""
 
     key: str
     prometheus: str
@@ -25,6 +29,7 @@ class Metric:
     title: str
     help: str
     labels: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = ()
 
 
 def _declare(*metrics: Metric) -> dict[str, Metric]:
@@ -56,7 +61,8 @@ METRICS: dict[str, Metric] = _declare(
            "Peak memory of the device's allocator; on CPU the resident size of the process"),
     Metric("gpu_util", "llm_gpu_utilisation_ratio", "gauge", "ratio", "GPU utilisation",
            "Share of time with a kernel running, as NVML counts it; null without a GPU"),
-    Metric("step_seconds", "llm_step_duration_seconds", "gauge", "seconds", "Step time", "Whole duration of the step"),
+    Metric("step_seconds", "llm_step_duration_seconds", "histogram", "seconds", "Step time",
+           "Whole duration of the step", buckets=SECONDS),
     Metric("data_wait_seconds", "llm_data_wait_seconds", "gauge", "seconds", "Waiting for data",
            "Time of the step spent waiting for the loader"),
     Metric("cache_hit_ratio", "llm_cache_hit_ratio", "gauge", "ratio", "Shard cache",
