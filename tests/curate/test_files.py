@@ -14,6 +14,7 @@ import zstandard
 from headwater.core.errors import InputError, UserError
 from headwater.curate import FileOptions, clean_document, curate_files
 from headwater.curate.config import CurateConfig
+from tests.conftest import RunCli
 from tests.curate.helpers import read_zst, sentence, write_rows
 
 CHINESE_HTML = "<p>今天天气很好,我们一起去公园散步,看到了许多花.</p>"
@@ -155,3 +156,12 @@ def test_cleaning_real_text_is_fast_enough(shared_data: Path) -> None:
         clean_document(row["text"], lang=row["lang"], domain=row["domain"])
     size = sum(len(row["text"].encode()) for row in rows) / 1e6
     assert size / (time.process_time() - start) > 3  # MB per CPU-second; 10 measured on a quiet core
+
+
+@pytest.mark.parametrize("verb", [[], ["dedup"]], ids=["whole", "dedup"])
+def test_inputs_without_any_document_are_a_failure_in_words(verb: list[str], run_cli: RunCli, tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_bytes(b'\n{"body": "no text"}\n')
+    done = run_cli("curate", *verb, "in.jsonl", "--out", "out", "--json", code=2)
+    assert "there is no document in the inputs" in done.stderr
+    assert done.json["out"] == "out"
+    assert b"missing-field" in (tmp_path / "out" / "quarantine.jsonl").read_bytes()

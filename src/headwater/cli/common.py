@@ -9,7 +9,7 @@ stderr in any case.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -140,3 +140,16 @@ def refuse(option: str, given: bool, why: str) -> None:
     """An option that has no meaning with this kind of target is refused, not ignored."""
     if given:
         raise UserError(f"{option} {why}", where=option, mend=f"leave out {option}")
+
+
+def require_documents(documents: int, folder: Path, bad: Mapping[str, int], passed_over: Mapping[str, int]) -> None:
+    """Work on files that met no document at all is not done: what was read says so, and why. Raises InputError after
+    the result, which holds nothing but the quarantine, is written and printed."""
+    if documents:
+        return
+    counts = [f"{reason} {count:,}" if count else reason for reason, count in {**bad, **passed_over}.items()]
+    raise InputError(
+        f"there is no document in the inputs ({', '.join(counts) or 'nothing at all'})",
+        where=str(folder),
+        mend="check the files, --text-field and --kind" + ("; the quarantine names file and line" if bad else ""),
+    )

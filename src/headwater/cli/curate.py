@@ -18,6 +18,7 @@ from headwater.cli.common import (
     make_reporter,
     one_recipe,
     refuse,
+    require_documents,
     require_out,
     stage_lines,
 )
@@ -96,6 +97,7 @@ def command(
     finally:
         executor.close()
     finish({"out": str(folder), **report}, report_lines(folder, report), as_json=json_)
+    require_some(folder, report)
 
 
 SMALL_BYTES = 4 << 20
@@ -111,6 +113,15 @@ def report_lines(folder: Path, report: dict[str, Any]) -> str:
     if quarantined:
         lines.append(f"{quarantined:,} records could not be read: {folder / 'quarantine.jsonl'}")
     return "\n".join([*lines, f"kept      {folder / 'kept.jsonl.zst'}", f"removed   {folder / 'removed.jsonl.zst'}"])
+
+
+def require_some(folder: Path, report: dict[str, Any]) -> None:
+    """Raises InputError if there was no document at all."""
+    source = report["collected"]["sources"]["input"]
+    bad, passed = (
+        {reason: row["records"] for reason, row in source[kind].items()} for kind in ("quarantined", "passed_over")
+    )
+    require_documents(source["documents"], folder, bad, passed)
 
 
 def _row(name: str, counts: dict[str, int]) -> str:

@@ -18,7 +18,7 @@ from headwater.cli.common import (
     require_exists,
     require_out,
 )
-from headwater.cli.curate import SMALL_BYTES, report_lines
+from headwater.cli.curate import SMALL_BYTES, report_lines, require_some
 from headwater.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -183,6 +183,7 @@ def _run(
         executor.close()
     edits = [f"{counts['number']:>12,} {kind} in {counts['documents']:,}" for kind, counts in report["edits"].items()]
     finish({"out": str(folder), **report}, "\n".join([report_lines(folder, report), *edits]), as_json=json_)
+    require_some(folder, report)
 
 
 def _names(given: str) -> tuple[str, ...]:

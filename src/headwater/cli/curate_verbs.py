@@ -10,7 +10,16 @@ import typer
 from typer.core import TyperGroup
 
 from headwater.cli import curate, curate_collect, curate_evidence, curate_quality
-from headwater.cli.common import Debug, Json, Quiet, finish, make_reporter, require_exists, require_out
+from headwater.cli.common import (
+    Debug,
+    Json,
+    Quiet,
+    finish,
+    make_reporter,
+    require_documents,
+    require_exists,
+    require_out,
+)
 
 WHOLE = "whole"
 
@@ -85,6 +94,7 @@ def dedup(
     report = dedup_files(inputs, folder, against=against or [], settings=settings, reporter=make_reporter(quiet=quiet))
     rules = [(rule, counts["documents"]) for rule, counts in report["removed_by_rule"].items()]
     finish({"out": str(folder), **report}, _lines(folder, report, rules), as_json=json_)
+    _require_rows(folder, report)
 
 
 @app.command("decontaminate")
@@ -122,6 +132,12 @@ def decontaminate(
     finish(
         {"out": str(folder), **report}, _lines(folder, report, report["removed_by_benchmark"].items()), as_json=json_
     )
+    _require_rows(folder, report)
+
+
+def _require_rows(folder: Path, report: dict[str, Any]) -> None:
+    unusable = report["rows"]["unusable"]
+    require_documents(report["rows"]["documents"], folder, {"unusable row": unusable} if unusable else {}, {})
 
 
 def _names(given: str) -> tuple[str, ...]:

@@ -61,7 +61,7 @@ def collect_into(out: ShardFolder, config: CollectConfig, context: StageContext)
     counts = _collect_counts(plans, facts)
     for name, source in counts["sources"].items():
         if source["quarantined"]:
-            reasons = ", ".join(f"{reason} {row['records']:,}" for reason, row in source["quarantined"].items())
+            reasons = ", ".join(_counted(reason, row) for reason, row in source["quarantined"].items())
             context.reporter.warn(f"source {name}: in quarantine ({QUARANTINE}): {reasons}")
     write_quarantine(out, plans, facts, counts=counts)
     return counts
@@ -92,7 +92,7 @@ def _collect_counts(plans: Sequence[ShardPlan], facts: Sequence[dict[str, Any]])
 
 def _check_source(name: str, counts: dict[str, Any], config: CollectConfig) -> None:
     bad = sum(row["records"] for row in counts["quarantined"].values())
-    reasons = ", ".join(f"{reason} {row['records']:,}" for reason, row in counts["quarantined"].items())
+    reasons = ", ".join(_counted(reason, row) for reason, row in counts["quarantined"].items())
     passed = ", ".join(f"{reason} {row['records']:,}" for reason, row in counts["passed_over"].items())
     if not counts["documents"]:
         raise InputError(
@@ -178,6 +178,10 @@ def _curate_counts(report: dict[str, Any]) -> dict[str, Any]:
         "dropped": report["dropped"],
         "splits": report["splits"],
     }
+
+
+def _counted(reason: str, row: Mapping[str, int]) -> str:
+    return f"{reason} {row['records']:,}" if row["records"] else reason  # an empty file has no records
 
 
 def _many(count: int, what: str) -> str:
