@@ -143,8 +143,8 @@ def refuse(option: str, given: bool, why: str) -> None:
 
 
 def require_documents(documents: int, folder: Path, bad: Mapping[str, int], passed_over: Mapping[str, int]) -> None:
-    """Work on files that met no document at all is not done: what was read says so, and why. Raises InputError after
-    the result, which holds nothing but the quarantine, is written and printed."""
+    """Work on files that met no document at all is not done: what was read says so, and why. Raises InputError;
+    the files of the result, which hold nothing but the quarantine, are written by then."""
     if documents:
         return
     counts = [f"{reason} {count:,}" if count else reason for reason, count in {**bad, **passed_over}.items()]

@@ -96,8 +96,8 @@ def command(
         )
     finally:
         executor.close()
-    finish({"out": str(folder), **report}, report_lines(folder, report), as_json=json_)
     require_some(folder, report)
+    finish({"out": str(folder), **report}, report_lines(folder, report), as_json=json_)
 
 
 SMALL_BYTES = 4 << 20

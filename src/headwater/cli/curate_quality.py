@@ -182,8 +182,8 @@ def _run(
     finally:
         executor.close()
     edits = [f"{counts['number']:>12,} {kind} in {counts['documents']:,}" for kind, counts in report["edits"].items()]
-    finish({"out": str(folder), **report}, "\n".join([report_lines(folder, report), *edits]), as_json=json_)
     require_some(folder, report)
+    finish({"out": str(folder), **report}, "\n".join([report_lines(folder, report), *edits]), as_json=json_)
 
 
 def _names(given: str) -> tuple[str, ...]:

@@ -93,8 +93,8 @@ def dedup(
     )  # fmt: skip
     report = dedup_files(inputs, folder, against=against or [], settings=settings, reporter=make_reporter(quiet=quiet))
     rules = [(rule, counts["documents"]) for rule, counts in report["removed_by_rule"].items()]
-    finish({"out": str(folder), **report}, _lines(folder, report, rules), as_json=json_)
     _require_rows(folder, report)
+    finish({"out": str(folder), **report}, _lines(folder, report, rules), as_json=json_)
 
 
 @app.command("decontaminate")
@@ -129,10 +129,10 @@ def decontaminate(
     )  # fmt: skip
     reporter = make_reporter(quiet=quiet)
     report = decontaminate_files(inputs, folder, benchmarks=benchmark, settings=settings, reporter=reporter)
+    _require_rows(folder, report)
     finish(
         {"out": str(folder), **report}, _lines(folder, report, report["removed_by_benchmark"].items()), as_json=json_
     )
-    _require_rows(folder, report)
 
 
 def _require_rows(folder: Path, report: dict[str, Any]) -> None:
