@@ -20,6 +20,10 @@ class PrometheusConfig(Section):
     host: str = field("127.0.0.1", kind="operational")
     """Address to listen on; `0.0.0.0` lets another machine read it."""
 
+    targets: str | None = field(None, kind="operational")
+    """Folder of target files, which Prometheus watches (`file_sd_configs`) and several runs share; default
+    `prometheus-targets` beside the run's folder."""
+
 
 class DetectorsConfig(Section):
     """What is looked for in the figures of every step, and from where on it is said."""

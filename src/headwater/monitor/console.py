@@ -18,6 +18,8 @@ from headwater.core.progress import Reporter
 class ConsoleSink:
     """Shows records; silent when the reporter is quiet."""
 
+    name = "console"
+
     def __init__(self, reporter: Reporter, total_steps: int, every_seconds: float = 10.0, done_steps: int = 0) -> None:
         self._reporter = reporter
         self._total = total_steps
@@ -44,6 +46,10 @@ class ConsoleSink:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self, *, failed: bool = False) -> None:
+        """Take the live line away, whatever became of the run."""
         if self._progress is not None:
             self._progress.stop()
             self._progress = None

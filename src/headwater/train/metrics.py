@@ -13,9 +13,7 @@ from typing import Any
 
 from headwater.monitor.averages import MovingAverage
 from headwater.monitor.config import MonitorConfig
-from headwater.monitor.console import ConsoleSink
-from headwater.monitor.prometheus import PrometheusSink
-from headwater.monitor.record import MetricsRecord
+from headwater.monitor.sinks import Sinks, open_sinks
 from headwater.train import devices
 from headwater.train.callbacks import Callback, due
 from headwater.train.train_module import StepOutcome
@@ -35,27 +33,21 @@ class MetricsCallback(Callback):
         self._average = MovingAverage(min(config.smoothing, max(1, steps // 10)))
         self._domain_tokens: dict[str, int] = {}
         self._skipped = 0
-        self._record: MetricsRecord | None = None
-        self._console: ConsoleSink | None = None
-        self._prometheus: PrometheusSink | None = None
+        self._sinks: Sinks | None = None
+        self._broke_off = False
         self._peak: float | None = None
 
     def on_start(self, trainer: Trainer) -> None:
-        config = self._config
         if not trainer.ranks.first:
             return
-        self._record = MetricsRecord(trainer.run.metrics_path)
+        run = trainer.run
+        self._sinks = open_sinks(
+            self._config, run.path, run.run_id, trainer.reporter, steps=trainer.steps, done=trainer.step
+        )
         self._peak = devices.peak_flops(trainer.module.device, trainer.module.precision)
-        if config.console:
-            self._console = ConsoleSink(trainer.reporter, trainer.steps, config.console_seconds, trainer.step)
-            self._console.__enter__()
-        if config.prometheus.enabled:
-            self._prometheus = PrometheusSink(
-                config.prometheus, trainer.run.path, trainer.run.run_id, trainer.reporter.warn
-            )
-            trainer.reporter.info(f"metrics at {self._prometheus.url}")
 
     def after_step(self, trainer: Trainer, outcome: StepOutcome) -> None:
+        self._broke_off = False  # an error that was dealt with
         if math.isfinite(outcome.loss):  # a skipped step of fp16 may have none
             self._average.add(outcome.loss)
         self._skipped += outcome.skipped
@@ -66,13 +58,8 @@ class MetricsCallback(Callback):
             return
         module = trainer.module
         memory = int(module.mesh.maximum(devices.used_memory_bytes(module.device)))
-        if self._record is None:  # not the rank that writes
-            return
-        line = self._line(trainer, outcome, memory)
-        self._record.append(line)
-        for sink in (self._console, self._prometheus):
-            if sink is not None:
-                sink.write(line)
+        if self._sinks is not None:  # the rank that writes
+            self._sinks.write(self._line(trainer, outcome, memory))
 
     def _line(self, trainer: Trainer, outcome: StepOutcome, memory: int) -> dict[str, Any]:
         """`memory`: that of the rank that uses most."""
@@ -108,17 +95,16 @@ class MetricsCallback(Callback):
 
     def sync(self) -> None:
         """Make the record survive a power cut (before a checkpoint that stands on it is committed)."""
-        if self._record is not None:
-            self._record.sync()
+        if self._sinks is not None:
+            self._sinks.sync()
+
+    def on_error(self, trainer: Trainer, error: Exception) -> None:
+        self._broke_off = True
 
     def close(self, trainer: Trainer) -> None:
-        if self._console is not None:
-            self._console.__exit__(None, None, None)
-        if self._prometheus is not None:
-            self._prometheus.close()
-        if self._record is not None:
-            self._record.close()
-        self._console = self._prometheus = self._record = None
+        if self._sinks is not None:
+            self._sinks.close(failed=self._broke_off)
+        self._sinks = None
 
     def state_dict(self) -> dict[str, Any]:
         return {"average": self._average.state_dict(), "domain_tokens": self._domain_tokens, "skipped": self._skipped}
