@@ -9,7 +9,7 @@ many ranks hold the same numbers; one all-reduce over the world makes the total.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import torch
 import torch.distributed as dist
@@ -46,26 +46,34 @@ def global_norm(parameters: Mapping[str, nn.Parameter], mesh: Mesh, *, tied: Col
 
     `tied`: names of parameters whose gradient another stage has as well and counts. Call it on every rank.
     """
-    named = [(name, p.grad) for name, p in parameters.items() if p.grad is not None and name not in tied]
-    wide = torch.float32 if mesh.device.type == "mps" else torch.float64
-    total = torch.zeros((), dtype=wide, device=mesh.device)
-    if named:
-        norms = torch.stack(torch._foreach_norm([local(gradient) for _, gradient in named]))
-        owners = torch.tensor([1.0 / _copies(gradient, mesh) for _, gradient in named], dtype=wide)
-        total = (norms.to(wide).square() * owners.to(mesh.device)).sum()
+    total = squares([p.grad for name, p in parameters.items() if p.grad is not None and name not in tied], mesh).sum()
     if (world := mesh.group("world")) is not None:
         dist.all_reduce(total, group=world)
     return float(total.sqrt())
 
 
-def _copies(gradient: Tensor, mesh: Mesh) -> int:
+@torch.no_grad()
+def squares(tensors: Sequence[Tensor], mesh: Mesh, *, parts: Sequence[Tensor] | None = None) -> Tensor:
+    """[n], this rank's share of each tensor's sum of squares: added up over all ranks it is that of the whole tensor.
+
+    `parts`: other numbers than the tensors' own that lie over the ranks as they do, as this rank has them.
+    """
+    wide = torch.float32 if mesh.device.type == "mps" else torch.float64
+    if not tensors:
+        return torch.zeros(0, dtype=wide, device=mesh.device)
+    norms = torch.stack(torch._foreach_norm([local(tensor) for tensor in tensors] if parts is None else list(parts)))
+    owners = torch.tensor([1.0 / copies(tensor, mesh) for tensor in tensors], dtype=wide)
+    return norms.to(wide).square() * owners.to(mesh.device)
+
+
+def copies(tensor: Tensor, mesh: Mesh) -> int:
     """How many ranks of a pipeline stage hold the same numbers as this one."""
     shards = 1
-    if isinstance(gradient, DTensor):
-        for axis, placement in enumerate(gradient.placements):
-            assert isinstance(placement, (Shard, _StridedShard, Replicate)), f"{placement} gradient is not settled"
+    if isinstance(tensor, DTensor):
+        for axis, placement in enumerate(tensor.placements):
+            assert isinstance(placement, (Shard, _StridedShard, Replicate)), f"{placement} is a part of a sum"
             if not placement.is_replicate():
-                shards *= gradient.device_mesh.size(axis)
+                shards *= tensor.device_mesh.size(axis)
     return mesh.world // mesh.size("pp") // shards
 
 
