@@ -3,11 +3,15 @@
 One worker reads one `ShardPlan` and writes `documents/SOURCE-00000.parquet`, and `documents/SOURCE-00000-001.parquet`
 and so on when the text in it is much more than its raw bytes; what it could not read goes to `quarantine.jsonl` with
 file, offset, line and reason. Records = documents + quarantined + passed over, exactly, and so do their raw bytes.
+
+What was made of a plan is kept in the workspace, known by the content and names of its files: a source that grows costs
+the reading of its new files, and of the few that stand in one plan with them.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,16 +19,23 @@ from typing import Any, BinaryIO
 
 import orjson
 
+from headwater.core.artifacts import fingerprint
+from headwater.core.config import identity
 from headwater.core.documents import Document, DocumentWriter, document_id
+from headwater.core.errors import InputError
 from headwater.core.files import disk_errors
 from headwater.core.jsonl import canonical_json
+from headwater.core.rawinput import HashCache, hash_file
 from headwater.core.shards import ShardFolder
 from headwater.core.units import count_units
+from headwater.curate.config import COLLECT_VERSION
 from headwater.curate.readers import read_file
 from headwater.curate.records import DETAIL_CHARACTERS, Bad, Item, Record
+from headwater.curate.shard_cache import ShardCache
 from headwater.curate.sources import ShardPlan, SourceFile
 
 QUARANTINE = "quarantine.jsonl"
+PART = "part"
 TEXT_PER_RAW_BYTE = 4
 """A document shard is closed when its text is this many times `shard_bytes`: compressed input expands about so much."""
 
@@ -36,6 +47,7 @@ class CollectTask:
     plan: ShardPlan
     out: ShardFolder
     shard_bytes: int
+    cache: ShardCache | None = None
 
 
 def _part_name(plan: ShardPlan) -> str:
@@ -48,6 +60,8 @@ def collect_shard(task: CollectTask) -> dict[str, Any]:
     part = _part_name(task.plan)
     if (facts := task.out.done(part)) is not None:
         return facts
+    if (facts := _restored(task, part)) is not None:
+        return facts
     counts = _Counts()
     quarantine = task.out.temp(part)
     shards = _Shards(task)
@@ -57,10 +71,49 @@ def collect_shard(task: CollectTask) -> dict[str, Any]:
                 for document in _documents(file, task.plan, counts, rows):
                     shards.add(document)
             shards.close()
-        return task.out.finish(part, quarantine, shards=shards.names, **counts.facts(task.plan.source.name))
+        facts = task.out.finish(part, quarantine, shards=shards.names, **counts.facts(task.plan.source.name))
+        if task.cache is not None:
+            task.cache.keep(task.out, {PART: part, **{f"{n:03d}": name for n, name in enumerate(shards.names)}})
+        return facts
     finally:
         shards.abandon()
         quarantine.unlink(missing_ok=True)
+
+
+def _restored(task: CollectTask, part: str) -> dict[str, Any] | None:
+    """The plan's counts, if what was made of the same files lies in the workspace; its shards are put in place."""
+    kept = task.cache.facts() if task.cache is not None else None
+    if task.cache is None or kept is None:
+        return None
+    roles = sorted(role for role in kept if role != PART)
+    names = {role: _shard_name(task.plan, number) for number, role in enumerate(roles)}
+    own: dict[str, dict[str, Any]] = {role: {"order": _order(task.plan, n)} for n, role in enumerate(roles)}
+    own[PART] = {"shards": list(names.values())}
+    made = task.cache.restore(task.out, {**names, PART: part}, own)
+    return None if made is None else made[PART]
+
+
+def plan_key(plan: ShardPlan, shard_bytes: int, cache: HashCache | None) -> str | None:
+    """What decides about a plan's documents: its files' contents and names, and how they are read. None if a file
+    cannot be read."""
+    how = {name: value for name, value in identity(plan.source).items() if name not in ("paths", "fetch")}
+    files = []
+    try:
+        for file in plan.files:
+            said = (file.kind, file.named, file.start, file.end, file.license, file.sha256, file.address)
+            files.append([_shown(file.relative), *said, hash_file(Path(file.path), cache)])
+    except InputError:
+        return None
+    python = sys.version_info[:3] if plan.source.kind == "python-environment" else ()  # its parser takes it apart
+    return fingerprint("collect-plan", COLLECT_VERSION, [how, shard_bytes, files, list(python)], {})
+
+
+def _shard_name(plan: ShardPlan, number: int) -> str:
+    return f"documents/{plan.name}{f'-{number:03d}' if number else ''}.parquet"
+
+
+def _order(plan: ShardPlan, number: int) -> list[Any]:
+    return [plan.source.name, plan.number, number]
 
 
 class _Shards:
@@ -73,8 +126,7 @@ class _Shards:
         self._open()
 
     def _open(self) -> None:
-        part = f"-{len(self.names):03d}" if self.names else ""
-        self._name = f"documents/{self._plan.name}{part}.parquet"
+        self._name = _shard_name(self._plan, len(self.names))
         self._temp = self._out.temp(self._name)
         with disk_errors(self._temp):
             self._writer = DocumentWriter(self._temp)
@@ -89,7 +141,7 @@ class _Shards:
     def close(self) -> None:
         with disk_errors(self._temp):
             self._writer.close()
-        order = [self._plan.source.name, self._plan.number, len(self.names)]
+        order = _order(self._plan, len(self.names))
         self._out.finish(self._name, self._temp, documents=self._writer.documents, order=order)
         self.names.append(self._name)
 

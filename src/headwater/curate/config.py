@@ -27,6 +27,9 @@ Kind = Literal[
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _DOMAIN = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
 
+COLLECT_VERSION = 3
+"""Of reading: raised when the same files give other documents or other shards."""
+
 PII_KINDS = ("email", "ip", "phone", "id", "card")
 
 ENVIRONMENT_PARTS = {"code": "code", "docstrings": "docs", "descriptions": "other"}
@@ -186,7 +189,8 @@ class CollectConfig(Section):
 
     shard_bytes: int = field(16 << 20, unit="bytes", ge=1)
     """Raw bytes that go into one document shard: small files are read together up to this size, JSON Lines that are
-    not compressed are cut at it. One shard is what a worker does at a time and what a killed run repeats."""
+    not compressed are cut at it. One shard is what a worker does at a time, what a killed run repeats, and what is read
+    again when a file of it changed."""
 
     max_quarantine_ratio: float = field(1.0, unit="ratio", ge=0, le=1, kind="operational")
     """Stop when a source has a larger share of its records in quarantine than this. A source of which nothing at

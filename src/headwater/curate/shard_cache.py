@@ -1,8 +1,8 @@
-"""What was decided about a document shard, kept in the workspace for the next corpus that holds the same shard.
+"""What was read from raw files, and what was decided about a document shard, kept in the workspace for the next time.
 
-An entry is known by the shard's content and by all that decides: a source that grows, a rule taken back, a takedown
-then cost only the new shards and the comparisons between documents. Entries are hard links where the file system has
-them, and may be removed at any time; those not used for 30 days go by themselves.
+An entry is known by the content it was made from and by all that decides: a source that grows, a rule taken back, a
+takedown then cost only the new files and shards, and the comparisons between documents. Entries are hard links where
+the file system has them, and may be removed at any time; those not used for 30 days go by themselves.
 
     cache = ShardCache(workspace / "curate" / ".shards", key)
     if not cache.restore(out, names): ...; cache.keep(out, names)
@@ -58,19 +58,27 @@ class ShardCache:
     root: Path
     key: str
 
-    def restore(self, out: ShardFolder, names: Mapping[str, str]) -> dict[str, dict[str, Any]] | None:
-        """Put the entry's files into `out`: role -> name there. Returns the sidecar of each role, None if there is no
-        whole entry."""
+    def facts(self) -> dict[str, dict[str, Any]] | None:
+        """The sidecar of each role, None if there is no whole entry."""
         folder = self.root / self.key
         try:
-            facts = parse_json((folder / FACTS).read_bytes())
-            if set(facts) != set(names) or any(
-                (folder / role).stat().st_size != fact["size"] for role, fact in facts.items()
-            ):
-                return None
-            os.utime(folder)
-        except (OSError, ValueError, KeyError, TypeError):
+            facts: dict[str, dict[str, Any]] = parse_json((folder / FACTS).read_bytes())
+            whole = all((folder / role).stat().st_size == fact["size"] for role, fact in facts.items())
+            return facts if whole else None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
+
+    def restore(
+        self, out: ShardFolder, names: Mapping[str, str], other: Mapping[str, Mapping[str, Any]] | None = None
+    ) -> dict[str, dict[str, Any]] | None:
+        """Put the entry's files into `out`: role -> name there, with `other` facts of a role in place of its own.
+        Returns the sidecar of each role, None if there is no whole entry."""
+        folder = self.root / self.key
+        facts = self.facts()
+        if facts is None or set(facts) != set(names):
+            return None
+        with suppress(OSError):
+            os.utime(folder)
         made = {}
         for role, name in names.items():
             temp = out.temp(name)
@@ -78,6 +86,7 @@ class ShardCache:
                 with disk_errors(temp):
                     _link(folder / role, temp)
                 own = {key: value for key, value in facts[role].items() if key not in _OWN}
+                own |= (other or {}).get(role, {})
                 made[role] = out.finish(name, temp, **own)
             except FileNotFoundError:  # another process cleared it away
                 return None

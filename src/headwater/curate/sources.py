@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from glob import escape, glob, has_magic
 from pathlib import Path, PurePosixPath
 
+import xxhash
+
 from headwater.core.errors import InputError, RecipeError
 from headwater.core.rawinput import walk_files
 from headwater.curate.config import CollectConfig, SourceConfig
@@ -213,6 +215,11 @@ def plan_shards(config: CollectConfig) -> list[ShardPlan]:
 
 
 def _group(files: Iterable[SourceFile], shard_bytes: int) -> Iterator[tuple[SourceFile, ...]]:
+    """Pieces of files, in order, in groups of at most `shard_bytes` where no piece alone is larger.
+
+    Between a quarter of that and the whole, where a group ends is decided by a file's name and size: so a file more or
+    less changes the groups around it and not all that follow, which were read before.
+    """
     group: list[SourceFile] = []
     size = 0
     for file in files:
@@ -223,8 +230,17 @@ def _group(files: Iterable[SourceFile], shard_bytes: int) -> Iterator[tuple[Sour
                 group, size = [], 0
             group.append(piece)
             size += length
+            if size >= shard_bytes // 4 and _ends_a_group(piece, length, shard_bytes):
+                yield tuple(group)
+                group, size = [], 0
     if group:
         yield tuple(group)
+
+
+def _ends_a_group(piece: SourceFile, length: int, shard_bytes: int) -> bool:
+    """True for pieces about half of `shard_bytes` apart."""
+    name = os.fsencode(piece.relative) + b"\0%d" % piece.start
+    return xxhash.xxh3_64_intdigest(name) * shard_bytes < (length * 2) << 64
 
 
 def _slices(file: SourceFile, shard_bytes: int) -> list[SourceFile]:

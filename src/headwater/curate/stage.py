@@ -10,6 +10,7 @@ result is the same bytes with any number of workers, in one process or many.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,16 @@ from headwater.core.artifacts import Artifact, ArtifactWriter
 from headwater.core.errors import InputError
 from headwater.core.files import free_bytes_check
 from headwater.core.jsonl import pretty_json
+from headwater.core.rawinput import HashCache
 from headwater.core.shards import ShardFolder
 from headwater.core.stage import StageContext
-from headwater.curate.collect import QUARANTINE, CollectTask, collect_shard, remove_parts, write_quarantine
+from headwater.curate.collect import QUARANTINE, CollectTask, collect_shard, plan_key, remove_parts, write_quarantine
 from headwater.curate.config import CollectConfig, CurateConfig
 from headwater.curate.consolidate import plan_output, write_removed, write_shard
 from headwater.curate.decisions import decide_corpus, remove_scratch, run_all
 from headwater.curate.fetch.fetch import retrievals
 from headwater.curate.report import curation_report, split_table
+from headwater.curate.shard_cache import ShardCache, clear_old
 from headwater.curate.sources import ShardPlan, plan_shards
 
 REPORT = "report.json"
@@ -40,15 +43,22 @@ def build_collect(
     """
     if (done := out.done(QUARANTINE)) is not None:
         remove_parts(out)
-    counts = done["counts"] if done else collect_into(ShardFolder(out.dir), config, context)
+    counts = (
+        done["counts"]
+        if done
+        else collect_into(ShardFolder(out.dir), config, context, context.workspace / "collect" / ".shards")
+    )
     for name, source in counts["sources"].items():
         _check_source(name, source, config)
     out.notes["sources"] = retrievals(config)
     return counts
 
 
-def collect_into(out: ShardFolder, config: CollectConfig, context: StageContext) -> dict[str, Any]:
-    """Collect into a folder of shards; no source is refused for what is in it."""
+def collect_into(
+    out: ShardFolder, config: CollectConfig, context: StageContext, kept: Path | None = None
+) -> dict[str, Any]:
+    """Collect into a folder of shards; no source is refused for what is in it. What was made of the same files before
+    is taken from the folder `kept`, and what is made is kept there."""
     plans = plan_shards(config)
     raw_bytes = sum((file.end - file.start) or file.size for plan in plans for file in plan.files)
     free_bytes_check(out.dir, raw_bytes, "collecting")
@@ -57,6 +67,8 @@ def collect_into(out: ShardFolder, config: CollectConfig, context: StageContext)
         why=f"files are grouped or cut to {config.shard_bytes / 1e6:,.0f} MB (collect.shard_bytes)",
     )
     tasks = [CollectTask(plan, out, config.shard_bytes) for plan in plans]
+    if kept is not None:
+        tasks = _with_caches(tasks, kept, context)
     facts = run_all(collect_shard, tasks, "collect", context)
     counts = _collect_counts(plans, facts)
     for name, source in counts["sources"].items():
@@ -65,6 +77,21 @@ def collect_into(out: ShardFolder, config: CollectConfig, context: StageContext)
             context.reporter.warn(f"source {name}: in quarantine ({QUARANTINE}): {reasons}")
     write_quarantine(out, plans, facts, counts=counts)
     return counts
+
+
+def _with_caches(tasks: list[CollectTask], root: Path, context: StageContext) -> list[CollectTask]:
+    """The tasks with the places of what was made of the same files before."""
+    clear_old(root)
+    with HashCache(context.workspace) as hashes:
+        keys = [plan_key(task.plan, task.shard_bytes, hashes) for task in tasks]
+    found = [
+        task if key is None else replace(task, cache=ShardCache(root, key))
+        for task, key in zip(tasks, keys, strict=True)
+    ]
+    known = sum(task.cache is not None and task.cache.facts() is not None for task in found)
+    if known:
+        context.reporter.decide(f"{known:,} of them are taken over", why="their files were read before")
+    return found
 
 
 def _collect_counts(plans: Sequence[ShardPlan], facts: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from headwater.core.config import identity
 from headwater.core.errors import UserError
 from headwater.core.recipe_schema import nearest
+from headwater.curate.config import COLLECT_VERSION
 
 if TYPE_CHECKING:
     from headwater.pipeline.schema import Recipe
@@ -47,7 +48,7 @@ STAGES: tuple[Stage, ...] = (
         "raw files to documents",
         "collect",
         ("collect",),
-        2,
+        COLLECT_VERSION,
         "headwater.curate.stage:build_collect",
         raw=True,
     ),
