@@ -134,10 +134,10 @@ class JsonlLog:
             os.ftruncate(self._descriptor, size - len(torn))
             self.torn_bytes = len(torn)
 
-    def append(self, value: dict[str, Any], *, fsync: bool | None = None) -> None:
-        """Write one object. Raises ValueError on NaN (see `json_safe`), DiskSpaceError when the disk is full; after
-        an error the file is as it was before."""
-        self._write(canonical_json(value) + b"\n")
+    def append(self, *values: dict[str, Any], fsync: bool | None = None) -> None:
+        """Write one object, or several in one write. Raises ValueError on NaN (see `json_safe`), DiskSpaceError when
+        the disk is full; after an error the file is as it was before."""
+        self._write(b"".join(canonical_json(value) + b"\n" for value in values))
         if self.fsync if fsync is None else fsync:
             os.fsync(self._descriptor)
 

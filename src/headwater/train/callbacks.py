@@ -17,8 +17,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headwater.train.train_module import StepOutcome
+    from headwater.train.outcome import Reading, StepOutcome
     from headwater.train.trainer import Trainer
+
+
+class Rewind(Exception):
+    """Raised by a hook, on all ranks alike, once the run ledger says that the run goes back."""
 
 
 class Callback:
@@ -33,8 +37,16 @@ class Callback:
     def before_step(self, trainer: Trainer, step: int) -> None:
         """Before the batch of `step` is taken."""
 
+    def before_update(self, trainer: Trainer, reading: Reading) -> bool:
+        """When the step's loss and gradient are known and nothing has been changed with them. False holds the update
+        back; whoever says so has written it into the run ledger. All ranks say the same."""
+        return True
+
     def after_step(self, trainer: Trainer, outcome: StepOutcome) -> None:
         """After `trainer.step` has been counted up."""
+
+    def on_rewind(self, trainer: Trainer) -> None:
+        """After an earlier state has been put back in the middle of the run: `trainer.step` is the last step done."""
 
     def on_end(self, trainer: Trainer) -> None:
         """After the last step of the run; not after an interruption or error."""

@@ -150,14 +150,20 @@ class CheckpointStore:
 
     # Loading.
 
-    def newest_good(self) -> LoadedCheckpoint | None:
-        """The newest checkpoint, of either tier, whose every byte is as it was written, or None if none was ever
-        committed. All ranks get the same one.
+    def refs(self) -> list[CheckpointRef]:
+        """All committed checkpoints of either tier, the one written last first; the same on all ranks. A save that is
+        running is waited for, so that the list depends on the steps done and not on a disk's speed."""
+        self.wait()
+        return self._ranks.on_first(lambda: newest_first(self._tiers))
+
+    def newest_good(self, wanted: Callable[[CheckpointRef], bool] = lambda ref: True) -> LoadedCheckpoint | None:
+        """The newest checkpoint, of either tier, that is `wanted` and whose every byte is as it was written, or None if
+        none was ever committed. All ranks get the same one.
 
         A damaged one is reported, set aside as `step-N.corrupt` and the one before is tried. Raises
         CorruptArtifactError if there are checkpoints but none is whole: starting over must be a person's decision.
         """
-        refs = self._ranks.on_first(lambda: newest_first(self._tiers))
+        refs = [ref for ref in self.refs() if wanted(ref)]
         for ref in refs:
             try:
                 return load_checkpoint(ref, self._ranks)

@@ -43,6 +43,10 @@ class CheckpointCallback(Callback):
         self._saved_step = trainer.step
         self._saved_at = time.monotonic()
 
+    def on_rewind(self, trainer: Trainer) -> None:
+        self._report(trainer)
+        self.on_start(trainer)
+
     def after_step(self, trainer: Trainer, outcome: StepOutcome) -> None:
         if "val_loss" in trainer.record:
             self._validated = {k: v for k, v in trainer.record.items() if k == "step" or k.startswith("val_")}

@@ -57,6 +57,15 @@ class RunData:
         self._document_mask = document_mask
         self._bytes_per_token = {name: _bytes_per_target(stream) for name, stream in split.domains.items()}
 
+    @property
+    def order(self) -> StepOrder:
+        """Which samples each step reads."""
+        return self._loader.order
+
+    def follow(self, order: StepOrder) -> None:
+        """Read in another order from here on: the ledger has changed. Iterators made before keep to the old one."""
+        self._loader.order = order
+
     def batches(self, first_step: int, last_step: int) -> Iterator[Batch]:
         """Batches of first_step..last_step in order; closing the iterator ends the reading thread."""
         for loaded in self._loader.iterate(first_step, last_step):

@@ -17,11 +17,10 @@ from typing import Any
 import torch
 
 from headwater.monitor.config import DetectorsConfig
-from headwater.monitor.detectors import Alert, DetectorSet, Figures, machine_detectors, training_detectors
+from headwater.monitor.detectors import Alert, DetectorSet, machine_detectors, training_detectors
 from headwater.train import devices
 from headwater.train.callbacks import Callback
-from headwater.train.non_finite import NonFiniteError
-from headwater.train.train_module import StepOutcome
+from headwater.train.outcome import Reading, StepOutcome
 from headwater.train.trainer import Trainer
 
 MICRO = 1_000_000
@@ -30,7 +29,8 @@ OVERFLOWS = 5
 
 
 class DetectionCallback(Callback):
-    """Feeds the detectors. Changes nothing about the training."""
+    """Feeds the detectors: with loss and gradient before a step's update is made, so that whoever acts on `found` can
+    hold it back, and with time and memory after it. Changes nothing about the training."""
 
     name = "detection"
 
@@ -41,7 +41,7 @@ class DetectionCallback(Callback):
         self._uniform_loss = math.log(vocab_size) if vocab_size else None
         self._memory_limit: int | None = None
         self._anew: list[str] = []
-        self._skipped = 0
+        self._overflows = 0
 
     def on_start(self, trainer: Trainer) -> None:
         device = trainer.module.device
@@ -51,6 +51,23 @@ class DetectionCallback(Callback):
             trainer.reporter.warn(
                 f"detectors that begin anew, as the checkpoint is another version's: {', '.join(self._anew)}"
             )
+
+    @property
+    def found(self) -> list[Alert]:
+        """What is wrong with the step's loss or gradient, said or not, as it is said once."""
+        return self._training.found
+
+    def before_update(self, trainer: Trainer, reading: Reading) -> bool:
+        if self._enabled:
+            figures = {
+                "loss": reading.loss,
+                "grad_norm": reading.grad_norm,
+                "non_finite": reading.tensor or None,
+                "uniform_loss": self._uniform_loss,
+            }
+            for alert in self._training.observe(reading.step, figures):
+                self._say(trainer, alert)
+        return True
 
     def after_step(self, trainer: Trainer, outcome: StepOutcome) -> None:
         if not self._enabled:
@@ -65,29 +82,19 @@ class DetectionCallback(Callback):
             "step_tokens": outcome.tokens,
             "mem_allocated": memory,
             "mem_limit": self._memory_limit,
-            "uniform_loss": self._uniform_loss,
         }
-        self._skipped = self._skipped + 1 if outcome.skipped else 0
-        if not outcome.skipped:  # an overflow of the loss scale is a part of fp16, and has been dealt with
-            figures |= {"loss": outcome.loss, "grad_norm": outcome.grad_norm}
-        elif self._skipped == OVERFLOWS:
+        self._overflows = self._overflows + 1 if outcome.overflow else 0  # a part of fp16, which has dealt with it
+        if self._overflows == OVERFLOWS:
             message = f"{OVERFLOWS} steps in a row overflowed fp16, with a loss scale of {outcome.loss_scale:g} now"
             self._say(trainer, Alert("overflow", "warning", trainer.step, message, {"loss_scale": outcome.loss_scale}))
-        self._look(trainer, trainer.step, figures)
+        for alert in self._machine.observe(trainer.step, figures):
+            self._say(trainer, alert)
 
     def on_error(self, trainer: Trainer, error: Exception) -> None:
         step = trainer.step + 1
-        if isinstance(error, NonFiniteError) and self._enabled:
-            self._look(
-                trainer, step, {"loss": error.loss, "grad_norm": error.grad_norm, "non_finite": error.tensor or None}
-            )
-        elif isinstance(error, torch.OutOfMemoryError) and self._enabled:
+        if isinstance(error, torch.OutOfMemoryError) and self._enabled:
             message = "the device has no memory left for the step"
             self._say(trainer, Alert("out_of_memory", "critical", step, message, {"error": str(error)}))
-
-    def _look(self, trainer: Trainer, step: int, figures: Figures) -> None:
-        for alert in (*self._training.observe(step, figures), *self._machine.observe(step, figures)):
-            self._say(trainer, alert)
 
     def _say(self, trainer: Trainer, alert: Alert) -> None:
         if not trainer.ranks.first:

@@ -1,20 +1,23 @@
 """The run ledger: everything that changes over a run, as an append-only, hash-chained JSON Lines file.
 
-In: entries (`order`, `dataset`, `skip`, `lr`, `rewind`). Out: for any step, the settings its batch is read with, the
-samples it must not see and the factor on its learning rate. An entry takes effect at `step`, which must lie after
-`at`, the last step done when it was recorded: what is done is never altered, and a batch depends only on entries
-recorded before it. A `rewind` marks the entries recorded after its target as superseded; they stay in the file.
+In: entries (`order`, `dataset`, `skip`, `hold`, `lr`, `rewind`). Out: for any step, the settings its batch is read
+with, the samples it must not see, the factor on its learning rate, and whether its update is held back. An entry takes
+effect at `step`, which must lie after `at`, the last step done when it was recorded: what is done is never altered, and
+a batch depends only on entries recorded before it. A `rewind` marks what was recorded after its target, and what was
+held back after it, as superseded; the entries stay in the file.
 
     ledger = RunLedger(path); ledger.append("order", step=1, at=0, data={"seq_len": 256, "global_batch": 32})
 
 Each line holds the hash of the one before, so a line that was lost or edited shows when the file is opened.
-A torn last line, left by a kill in the middle of a write, was never acknowledged and is dropped.
+A torn last line, left by a kill in the middle of a write, was never acknowledged and is dropped; so is a torn group:
+entries that belong together are written at once, and the first says how many follow it.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -26,8 +29,10 @@ from headwater.train.phases import RunPlan
 if TYPE_CHECKING:
     from headwater.dataset.steps import StepSegment
 
-EntryKind = Literal["run", "dataset", "order", "skip", "lr", "rewind"]
+EntryKind = Literal["run", "dataset", "order", "skip", "hold", "lr", "rewind"]
 GENESIS = "0" * 64
+THEN = "then"
+"""In the data of the first entry of a group: how many more belong to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +40,8 @@ class LedgerEntry:
     """One line. `number` counts from 0; `step` is the first step affected; `at` the last step done when recorded.
 
     `data` by kind: `run` {seed, format}; `dataset` {fingerprint}; `order` any of {phase, seq_len, global_batch,
-    mixture, rope_theta}; `skip` {domain, draws}; `lr` {factor, until}; `rewind` {to}.
+    mixture, rope_theta}; `skip` {domain, draws}; `hold` {why, onset}: the step is read but its update is not made;
+    `lr` {factor, until}; `rewind` {to, rung, why, onset}.
     """
 
     number: int
@@ -59,6 +65,16 @@ class LedgerEntry:
 
     def line(self) -> dict[str, Any]:
         return {**self.body(), "hash": self.hash}
+
+
+@dataclass(frozen=True, slots=True)
+class NewEntry:
+    """What is to be recorded; see `LedgerEntry`."""
+
+    kind: EntryKind
+    step: int
+    at: int
+    data: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +106,15 @@ class RunLedger:
                 )
             previous = entry.hash
             self._entries.append(entry)
+        self._torn = self._drop_torn_group()
+
+    def _drop_torn_group(self) -> bool:
+        """Forget a group at the end that is not whole; whether there was one."""
+        for first in reversed(self._entries):
+            if first.data.get(THEN, 0) > len(self._entries) - first.number - 1:
+                del self._entries[first.number :]
+                return True
+        return False
 
     def _broken(self, line: int, offset: int, reason: str) -> None:
         raise CorruptArtifactError(
@@ -113,25 +138,50 @@ class RunLedger:
         """Record one entry, durably. An equal entry already in force is returned as it is, so that a step repeated
         after a resume records its decision once. ValueError if `step` is already done.
         """
-        if step <= at:
-            raise ValueError(f"a ledger entry for step {step} would alter a batch that is already done (step {at})")
         for entry in self.effective():
             if (entry.kind, entry.step, entry.at, entry.data) == (kind, step, at, data):
                 return entry
-        body = LedgerEntry(len(self._entries), kind, step, at, data, self.head, "").body()
-        entry = LedgerEntry(**body, hash=_digest(body))
+        return self.append_group([NewEntry(kind, step, at, data)])[0]
+
+    def append_group(self, wanted: Sequence[NewEntry]) -> list[LedgerEntry]:
+        """Record entries that belong together, durably: a kill leaves all of them or none. ValueError as `append`."""
+        made: list[LedgerEntry] = []
+        previous = self.head
+        for place, new in enumerate(wanted):
+            if new.step <= new.at:
+                raise ValueError(
+                    f"a ledger entry for step {new.step} would alter a batch that is already done (step {new.at})"
+                )
+            data = {**new.data, THEN: len(wanted) - 1} if place == 0 and len(wanted) > 1 else new.data
+            body = LedgerEntry(len(self._entries) + place, new.kind, new.step, new.at, data, previous, "").body()
+            made.append(LedgerEntry(**body, hash=_digest(body)))
+            previous = made[-1].hash
+        if self._torn:
+            whole = sum(len(canonical_json(entry.line())) + 1 for entry in self._entries)
+            os.truncate(self.path, whole)
+            self._torn = False
         with JsonlLog(self.path, fsync=True) as log:
-            log.append(entry.line())
-        self._entries.append(entry)
-        return entry
+            log.append(*(entry.line() for entry in made))
+        self._entries += made
+        return made
+
+    def follow(self, entries: Sequence[LedgerEntry]) -> None:
+        """Take over, in memory, what rank 0 has recorded in the file."""
+        self._entries += entries[max(0, len(self._entries) - entries[0].number) :] if entries else []
 
     def superseded(self) -> frozenset[int]:
         """Numbers of the entries that a later rewind went back behind."""
         gone: set[int] = set()
-        for entry in self._entries:
-            if entry.kind == "rewind":
-                gone.update(e.number for e in self._entries[: entry.number] if e.at > entry.data["to"])
+        for entry in self.rewinds():
+            to = entry.data["to"]
+            for earlier in self._entries[: entry.number]:
+                if earlier.at > to or (earlier.kind == "hold" and earlier.step > to):
+                    gone.add(earlier.number)
         return frozenset(gone)
+
+    def rewinds(self) -> list[LedgerEntry]:
+        """All rewinds, in the order recorded; none is ever undone."""
+        return [entry for entry in self._entries if entry.kind == "rewind"]
 
     def effective(self) -> list[LedgerEntry]:
         """Entries in force, in the order recorded."""
@@ -141,6 +191,18 @@ class RunLedger:
     def contains(self, head: str) -> bool:
         """Whether `head` is the hash of one of the entries: whether a checkpoint belongs to this history."""
         return head == GENESIS or any(entry.hash == head for entry in self._entries)
+
+    def leads_on_from(self, step: int, head: str) -> bool:
+        """Whether a checkpoint of `step`, made when the ledger ended with `head`, lies on the way the run has taken: no
+        rewind since has gone back behind it. False for another history's."""
+        number = next((entry.number for entry in self._entries if entry.hash == head), -1)
+        if number < 0 and head != GENESIS:
+            return False
+        return all(entry.data["to"] >= step for entry in self.rewinds() if entry.number > number)
+
+    def held(self, step: int) -> bool:
+        """Whether the step's update is not made."""
+        return any(entry.kind == "hold" and entry.step == step for entry in self.effective())
 
     def order_settings(self) -> list[OrderSetting]:
         """The order entries in force merged into a timeline: a field holds until the next entry, by step, sets it;

@@ -1,8 +1,9 @@
 """Gradients that are not finite: the step stops before any weight has changed, and the first tensor is named.
 
-In: this rank's parameters with their gradients, whole or sharded. Out: on all ranks the same NonFiniteError.
+In: this rank's parameters with their gradients, whole or sharded. Out: on all ranks the same name, and the error for a
+step that nobody held back.
 
-    raise non_finite_error(step, loss, norm, parameters, mesh)
+    tensor = first_non_finite(parameters, mesh); raise NonFiniteError.of(Reading(step, loss, norm, tensor))
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from torch import nn
 from headwater.core.errors import HeadwaterError
 from headwater.parallel.mesh import Mesh
 from headwater.parallel.slices import local
+from headwater.train.outcome import Reading
 
 
 class NonFiniteError(HeadwaterError):
@@ -29,21 +31,18 @@ class NonFiniteError(HeadwaterError):
     grad_norm: float = 0.0
     tensor: str = ""
 
-
-def non_finite_error(
-    step: int, loss: float, norm: float, parameters: Mapping[str, nn.Parameter], mesh: Mesh
-) -> NonFiniteError:
-    """The error for a step. Collective: every rank calls it, having agreed on `loss` and `norm`."""
-    tensor = first_non_finite(parameters, mesh)
-    named = f", first in the gradient of {tensor}" if tensor else ""
-    error = NonFiniteError(
-        f"loss {loss:g}, gradient norm {norm:g}{named}: training has diverged, or the step's data breaks it",
-        where=f"step {step}",
-        mend=f"look at the documents with `headwater trace --step {step}`; a lower train.optimizer.lr, a "
-        "longer warm-up, model.qk_norm or train.z_loss make training steadier; earlier checkpoints are intact",
-    )
-    error.loss, error.grad_norm, error.tensor = loss, norm, tensor
-    return error
+    @classmethod
+    def of(cls, reading: Reading) -> NonFiniteError:
+        named = f", first in the gradient of {reading.tensor}" if reading.tensor else ""
+        error = cls(
+            f"loss {reading.loss:g}, gradient norm {reading.grad_norm:g}{named}: training has diverged, or the step's "
+            "data breaks it",
+            where=f"step {reading.step}",
+            mend=f"look at the documents with `headwater trace --step {reading.step}`; a lower train.optimizer.lr, a "
+            "longer warm-up, model.qk_norm or train.z_loss make training steadier; earlier checkpoints are intact",
+        )
+        error.loss, error.grad_norm, error.tensor = reading.loss, reading.grad_norm, reading.tensor
+        return error
 
 
 @torch.no_grad()

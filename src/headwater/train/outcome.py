@@ -1,19 +1,40 @@
-"""What a step did, as callbacks and the record see it.
+"""What a step is about to do and what it did, as callbacks and the record see it.
 
 outcome = module.train_step(1, batch, lr_factor=1.0); outcome.loss, outcome.grad_norm
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a step's gradient says before anything is changed with it, over all ranks. `tensor`: the first parameter
+    whose gradient is not finite, "" where there is none (the loss may still not be)."""
+
+    step: int
+    loss: float
+    grad_norm: float
+    tensor: str = ""
+
+    @property
+    def finite(self) -> bool:
+        return math.isfinite(self.loss) and math.isfinite(self.grad_norm)
+
+
+Gate = Callable[[Reading], bool]
+"""Whether a step's update is to be made; where it is not, the step changes nothing. Every rank says the same."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepOutcome:
     """What a step did, over all ranks. `loss` is the cross-entropy in nats per predicted token; `z_loss` its weighted
     companion, None where it is off; `lr` that of the optimizer's first group; `clip_factor` what the gradient was
-    multiplied with. `loss_scale` is the one of the step in fp16, else None; a `skipped` step overflowed it and changed
-    nothing: its norm is infinite and its clip factor 0.
+    multiplied with. `loss_scale` is the one of the step in fp16, else None. A `skipped` step changed nothing and has a
+    clip factor of 0: its update was held back, or (`overflow`, with an infinite norm) it overflowed the loss scale.
     """
 
     loss: float
@@ -30,3 +51,4 @@ class StepOutcome:
     optimizer_seconds: float
     loss_scale: float | None = None
     skipped: bool = False
+    overflow: bool = False

@@ -11,9 +11,17 @@ class PhaseCallback(Callback):
 
     name = "phases"
 
+    def __init__(self) -> None:
+        self._usual: float | None = None
+
     def on_start(self, trainer: Trainer) -> None:
         if trainer.step:
             self._set_rope(trainer, trainer.step)
+
+    def on_rewind(self, trainer: Trainer) -> None:
+        if self._usual is not None:  # a later phase may have changed it
+            trainer.module.set_rope_theta(self._usual)
+        self.on_start(trainer)
 
     def before_step(self, trainer: Trainer, step: int) -> None:
         segment = trainer.plan.segment(step)
@@ -31,4 +39,5 @@ class PhaseCallback(Callback):
     def _set_rope(self, trainer: Trainer, step: int) -> None:
         theta = trainer.plan.segment(step).rope_theta
         if theta is not None:
+            self._usual = self._usual or trainer.module.model_config.rope_theta
             trainer.module.set_rope_theta(theta)

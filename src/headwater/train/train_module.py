@@ -15,7 +15,6 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -40,9 +39,10 @@ from headwater.train.accumulate import Accumulator, Executor, wide_dtype
 from headwater.train.averaging import build_averaging
 from headwater.train.batch import Batch
 from headwater.train.config import TrainConfig
-from headwater.train.devices import free_memory_bytes, synchronise
-from headwater.train.non_finite import non_finite_error
+from headwater.train.devices import synchronise
+from headwater.train.non_finite import NonFiniteError, first_non_finite
 from headwater.train.numerics import Numerics
+from headwater.train.observing import StepObserver
 from headwater.train.optimizers import (
     build_optimizer,
     load_state_tensors,
@@ -50,8 +50,9 @@ from headwater.train.optimizers import (
     set_lr_factor,
     state_tensors,
 )
-from headwater.train.outcome import StepOutcome
+from headwater.train.outcome import Gate, Reading, StepOutcome
 from headwater.train.pipelined import PipelineExecutor
+from headwater.train.totals import count
 
 WEIGHTS = "weights."
 OPTIMIZER = "optimizer."
@@ -59,14 +60,9 @@ AVERAGE = "average."
 SCALER = "scaler."
 
 
-@dataclass(frozen=True, slots=True)
-class _Totals:
-    """Counts of a batch over all data-parallel ranks."""
-
-    predicted: int
-    tokens: int
-    text_bytes: float
-    domain_tokens: dict[str, int]
+def admit_all(reading: Reading) -> bool:
+    """The gate of a training without recovery."""
+    return True
 
 
 def options_of(config: TrainConfig, mesh: Mesh, precision: Precision) -> ParallelOptions:
@@ -102,9 +98,10 @@ class TrainModule:
         self._config = config
         self.numerics = Numerics(precision, config.scaler, mesh)
         self._parameters = named_parameters(*self.stages)
-        self._context = context_of(mesh, self.stages[0].config)
+        self.context = context_of(mesh, self.stages[0].config)
         self.optimizer = build_optimizer(config.optimizer, *self.stages, bf16=self.numerics.is_bf16)
         self.averaging = build_averaging(config.averaging, self._parameters)
+        self.observer = StepObserver()
         self._executor: Executor
         if mesh.size("pp") == 1:
             self._executor = Accumulator(self.stages[0], self._forward, mesh, micro_batch=micro_batch)
@@ -152,15 +149,17 @@ class TrainModule:
 
     # The step.
 
-    def train_step(self, step: int, batch: Batch, *, lr_factor: float) -> StepOutcome:
+    def train_step(self, step: int, batch: Batch, *, lr_factor: float, gate: Gate = admit_all) -> StepOutcome:
         """One optimizer step over all rows of `batch` and of the other ranks' batches.
 
-        Raises, on all ranks, NonFiniteError, before any weight has changed, if the loss or the gradient is not finite
-        (in fp16 the step is skipped, until the loss scale reaches its floor: LossScaleError); InputError for a step
-        without a single predicted token.
+        `gate` is asked before anything changes, and may raise; where it says no, weights, optimizer, averages and loss
+        scale stay as they are. Raises, on all ranks, NonFiniteError if the loss or the gradient is not finite and the
+        gate let it pass (in fp16 the step is skipped, until the loss scale reaches its floor: LossScaleError);
+        InputError for a step without a single predicted token.
         """
+        self.observer.before_step(self, batch)
         started = time.perf_counter()
-        totals = self._totals(batch)
+        totals = count(batch, self.mesh)
         if totals.predicted == 0:
             raise InputError(
                 "no token of the batch can be predicted: every document in it has a single token",
@@ -170,15 +169,24 @@ class TrainModule:
         nats, penalty = self._accumulate(batch, totals.predicted)
         loss, z_loss = nats / totals.predicted, penalty / totals.predicted
         forward_backward = time.perf_counter() - started
-        loss_scale, skipped = self.numerics.loss_scale, self.numerics.unscale_(self._parameters.values())
-        norm, clip_factor = (math.inf, 0.0) if skipped else self._clip(step, loss)
+        loss_scale, overflow = self.numerics.loss_scale, self.numerics.unscale_(self._parameters.values())
+        norm, clip_factor, held = math.inf, 0.0, False
         set_lr_factor(self.optimizer, lr_factor)
-        if not skipped:
-            self.optimizer.step()
-            if self.averaging is not None:
-                self.averaging.update(step)
-        self.optimizer.zero_grad(set_to_none=True)
-        self.numerics.update(step, overflow=skipped)
+        try:
+            if not overflow:
+                norm = global_norm(self._parameters, self.mesh)
+                held = not self._admitted(step, loss, norm, gate)
+            if not overflow and not held:
+                self.observer.before_update(self)
+                clip_factor = self._clip(norm)
+                self.optimizer.step()
+                self.observer.after_update(self)
+                if self.averaging is not None:
+                    self.averaging.update(step)
+        finally:
+            self.optimizer.zero_grad(set_to_none=True)
+        if not held:
+            self.numerics.update(step, overflow=overflow)
         synchronise(self.device)
         return StepOutcome(
             loss=loss,
@@ -192,25 +200,10 @@ class TrainModule:
             bits_per_byte=nats / math.log(2) / totals.text_bytes if totals.text_bytes else None,
             domain_tokens=totals.domain_tokens,
             forward_backward_seconds=forward_backward,
-            optimizer_seconds=time.perf_counter() - started - forward_backward,
+            optimizer_seconds=time.perf_counter() - started - forward_backward - self.observer.seconds,
             loss_scale=loss_scale,
-            skipped=skipped,
-        )
-
-    def _totals(self, batch: Batch) -> _Totals:
-        """Counts over data-parallel ranks. The other ranks of each read the same rows."""
-        domains = list(batch.domain_tokens)
-        counts = [batch.predicted_tokens, batch.tokens.numel(), batch.text_bytes, *batch.domain_tokens.values()]
-        if (group := self.mesh.group("dp")) is not None:
-            summed = torch.tensor(counts, dtype=wide_dtype(self.device), device=self.device)
-            dist.all_reduce(summed, group=group)
-            counts = summed.tolist()
-        predicted, tokens, text_bytes, *by_domain = counts
-        return _Totals(
-            int(predicted),
-            int(tokens),
-            text_bytes,
-            {name: int(count) for name, count in zip(domains, by_domain, strict=True) if count},
+            skipped=overflow or held,
+            overflow=overflow,
         )
 
     def _accumulate(self, batch: Batch, predicted: int) -> tuple[float, float]:
@@ -235,7 +228,7 @@ class TrainModule:
 
     def _columns(self, part: Batch) -> Columns:
         """What this rank computes on of a micro-batch."""
-        return take_columns(self._context, part.tokens, part.targets, part.positions, part.documents)
+        return take_columns(self.context, part.tokens, part.targets, part.positions, part.documents)
 
     def _hidden(self, stage: Model, stream: Tensor, own: Columns) -> Tensor:
         """A stage's output for its input: tokens, or the output of the stage before."""
@@ -258,19 +251,23 @@ class TrainModule:
                 accuracy=not torch.is_grad_enabled(),
             )
 
-    def _clip(self, step: int, loss: float) -> tuple[float, float]:
-        """(norm before clipping, factor applied)."""
-        norm = global_norm(self._parameters, self.mesh)
-        if not (math.isfinite(loss) and math.isfinite(norm)):
-            error = non_finite_error(step, loss, norm, self._parameters, self.mesh)
-            self.optimizer.zero_grad(set_to_none=True)
-            raise error
+    def _admitted(self, step: int, loss: float, norm: float, gate: Gate) -> bool:
+        reading = Reading(step, loss, norm)
+        if not reading.finite:
+            reading = Reading(step, loss, norm, first_non_finite(self._parameters, self.mesh))
+        if not gate(reading):
+            return False
+        if not reading.finite:
+            raise NonFiniteError.of(reading)
+        return True
+
+    def _clip(self, norm: float) -> float:
+        """The factor that gradients of this norm were scaled with."""
         limit = self._config.clip_grad_norm
         if limit is None or norm <= limit:
-            return norm, 1.0
-        factor = limit / norm
-        scale_(self._parameters.values(), factor)
-        return norm, factor
+            return 1.0
+        scale_(self._parameters.values(), limit / norm)
+        return limit / norm
 
     # Without training.
 
@@ -283,6 +280,23 @@ class TrainModule:
         share = batch.share(self.mesh.coordinate("dp"), self.mesh.size("dp"))
         nats, correct = self._everywhere(self._executor.evaluate(share)).tolist()
         return nats, batch.predicted_tokens, round(correct)
+
+    @torch.no_grad()
+    def sample_losses(self, batch: Batch) -> list[float]:
+        """Nats per predicted token of every sample of a step, in the step's order, under the weights as they are: NaN
+        where none is predicted, infinite where the loss is not a number. `batch`: this rank's rows, as many on each."""
+        rows = batch.rows
+        sums = torch.zeros(self.mesh.size("dp"), rows, 2, dtype=wide_dtype(self.device), device=self.device)
+        own = sums[self.mesh.coordinate("dp")]
+        for row in range(rows):
+            part = batch.part(row, row + 1, torch.device("cpu"))
+            own[row, 0] = self._executor.evaluate(part)[0]
+            own[row, 1] = part.predicted_tokens
+        # Targets are whole on every rank of a data-parallel place, nats are parts of a sum there.
+        own[:, 1] *= self.mesh.size("tp") / (self.mesh.world / self.mesh.size("dp"))
+        nats, predicted = self._everywhere(sums).flatten(0, 1).unbind(1)
+        means = torch.where(nats.isfinite(), nats, math.inf) / predicted.round()
+        return [float(mean) for mean in means.where(predicted > 0.5, math.nan)]
 
     @property
     def has_average(self) -> bool:
@@ -306,23 +320,11 @@ class TrainModule:
     @contextmanager
     def inference(self, *, averaged: bool) -> Iterator[Decoder | None]:
         """The whole model to generate with, on rank 0 (None on others), without compiled code: generation has a new
-        shape at every token. Only where `inference_obstacle` gives none."""
+        shape at every token. Only where `sampling.inference_obstacle` gives none."""
         with self.evaluation(averaged=averaged), torch.compiler.set_stance("force_eager"):
             model = self.model
             assert isinstance(model, Decoder), "an encoder does not generate"
             yield whole_model(model, self.mesh)
-
-    def inference_obstacle(self) -> str:
-        """Why the whole model cannot be brought together on rank 0; "" if it can."""
-        if self.mesh.world == 1:
-            return ""
-        if self.mesh.size("pp") > 1:
-            return "its layers are spread over a pipeline"
-        needed = 4 * self.model_config.parameter_count(padded=True).total
-        free = free_memory_bytes(self.device)
-        if self.mesh.maximum(float(self.mesh.rank == 0 and free < needed)):
-            return f"rank 0 has no room for the {needed / 2**30:,.1f} GiB of all weights beside the training"
-        return ""
 
     def dry_run(self, seq_len: int) -> float:
         """Forward and backward of one full micro-batch of `seq_len` tokens a rank, without an update; seconds it took.

@@ -13,7 +13,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from types import FrameType
 from typing import Any, Protocol
@@ -25,8 +25,9 @@ from headwater.core.progress import Reporter
 from headwater.parallel.agreement import Ranks
 from headwater.parallel.watchdog import beat
 from headwater.train.batch import Batch
-from headwater.train.callbacks import Callback
+from headwater.train.callbacks import Callback, Rewind
 from headwater.train.ledger import RunLedger
+from headwater.train.outcome import Reading
 from headwater.train.phases import RunPlan
 from headwater.train.rng import set_shared_rng_state, shared_rng_state
 from headwater.train.run_folder import RunFolder
@@ -64,7 +65,8 @@ class Trainer:
 
     `ranks`: this process among those of the run; only `ranks.first` writes files. `step`: steps done. `tokens`: tokens
     read. `record`: figures of the step in progress, for the metrics callback. `spent`: seconds that callbacks made
-    training wait since the last line of the record, by metric key.
+    training wait since the last line of the record, by metric key. `restore` puts back, with `load_state`, the newest
+    state on the ledger's way, after a rewind has been written into it.
     """
 
     def __init__(
@@ -78,6 +80,7 @@ class Trainer:
         callbacks: Sequence[Callback],
         reporter: Reporter,
         ranks: Ranks | None = None,
+        restore: Callable[[Trainer], None] | None = None,
     ) -> None:
         names = [callback.name for callback in callbacks]
         if "" in names or len(set(names)) != len(names):
@@ -94,6 +97,7 @@ class Trainer:
         self.record: dict[str, Any] = {}
         self.spent: dict[str, float] = {}
         self._batches = batches
+        self._restore = restore
         self._stop_signal: signal.Signals | None = None
 
     @property
@@ -101,31 +105,59 @@ class Trainer:
         return self.plan.steps
 
     def fit(self) -> None:
-        """Train from `step` to the end of the plan. Raises Interrupted on a signal."""
+        """Train from `step` to the end of the plan. Raises Interrupted on a signal. A callback that raises Rewind, on
+        all ranks, having written it into the ledger, sends the run back to where `restore` puts it."""
         with ExitStack() as stack:
             for callback in self.callbacks:
                 stack.callback(callback.close, self)
             stack.enter_context(self._signals())
             for callback in self.callbacks:
                 callback.on_start(self)
-            batches = self._batches.batches(self.step + 1, self.steps)
-            if isinstance(batches, Generator):
-                stack.callback(batches.close)  # ends the thread that reads ahead
             while self.step < self.steps:
                 try:
-                    self._step(batches)
-                except Exception as error:
-                    for callback in self.callbacks:
-                        callback.on_error(self, error)
-                    raise
-                stop = self._agree_to_stop()
-                if stop is not None and self.step < self.steps:
-                    for callback in self.callbacks:
-                        callback.on_stop(self)
-                    self.run.event("interrupted", signal=stop.name, step=self.step)
-                    raise Interrupted(stop.name, self.step)
+                    with self._reading() as batches:
+                        self._steps(batches)
+                except Rewind:
+                    self._go_back()
             for callback in self.callbacks:
                 callback.on_end(self)
+
+    def _steps(self, batches: Iterator[Batch]) -> None:
+        """Steps until the last one, an error or a rewind."""
+        while self.step < self.steps:
+            try:
+                self._step(batches)
+            except Rewind:
+                raise
+            except Exception as error:
+                for callback in self.callbacks:
+                    callback.on_error(self, error)
+                raise
+            stop = self._agree_to_stop()
+            if stop is not None and self.step < self.steps:
+                for callback in self.callbacks:
+                    callback.on_stop(self)
+                self.run.event("interrupted", signal=stop.name, step=self.step)
+                raise Interrupted(stop.name, self.step)
+
+    @contextmanager
+    def _reading(self) -> Iterator[Iterator[Batch]]:
+        """Batches from the next step on; the thread that reads ahead ends with the block."""
+        batches = self._batches.batches(self.step + 1, self.steps)
+        try:
+            yield batches
+        finally:
+            if isinstance(batches, Generator):
+                batches.close()
+
+    def _go_back(self) -> None:
+        """To the state that the ledger leads to now."""
+        beat(self.step, "rewind")
+        if self._restore is None:
+            raise ValueError("a trainer without `restore` cannot go back")
+        self._restore(self)
+        for callback in self.callbacks:
+            callback.on_rewind(self)
 
     def _agree_to_stop(self) -> signal.Signals | None:
         """The signal that any rank was sent, for all ranks after the same step."""
@@ -154,7 +186,7 @@ class Trainer:
         waited = time.perf_counter() - started
         beat(step, "forward and backward")
         factor = self.plan.lr_factor(step) * self.ledger.lr_factor(step)
-        outcome = self.module.train_step(step, batch, lr_factor=factor)
+        outcome = self.module.train_step(step, batch, lr_factor=factor, gate=self._gate)
         self.step = step
         self.tokens += outcome.tokens
         self.record = {
@@ -168,6 +200,11 @@ class Trainer:
         for callback in self.callbacks:
             beat(step, callback.name)
             callback.after_step(self, outcome)
+
+    def _gate(self, reading: Reading) -> bool:
+        """Whether the step's update is made: every callback is asked, as each keeps a state, and the ledger decides."""
+        admitted = [callback.before_update(self, reading) for callback in self.callbacks]
+        return all(admitted) and not self.ledger.held(reading.step)
 
     # State: everything that decides the future.
 

@@ -60,15 +60,18 @@ class DetectorSet:
     def __init__(self, detectors: Sequence[Detector] | None = None) -> None:
         self.detectors = list(default_detectors() if detectors is None else detectors)
         self._spoke: dict[str, int] = {}
+        self.found: list[Alert] = []
+        """All that is wrong with the step observed last, what has just been said included."""
 
     def observe(self, step: int, figures: Figures) -> list[Alert]:
         """What is wrong with this step; steps come in order, one that is trained again after a rewind with the state of
         the rewind."""
-        alerts = []
+        alerts, self.found = [], []
         for detector in self.detectors:
             alert = detector.observe(step, figures)
             if alert is None:
                 continue
+            self.found.append(alert)
             last = self._spoke.get(detector.name)
             self._spoke[detector.name] = step
             if last is None or step - last > QUIET_STEPS:
