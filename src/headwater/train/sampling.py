@@ -19,8 +19,9 @@ from torch import nn
 from headwater.core.jsonl import JsonlLog
 from headwater.train.callbacks import Callback, due
 from headwater.train.config import SamplingConfig
+from headwater.train.devices import free_memory_bytes
 from headwater.train.rng import preserved_rng
-from headwater.train.train_module import StepOutcome
+from headwater.train.train_module import StepOutcome, TrainModule
 from headwater.train.trainer import Trainer
 
 DEFAULT_TIMES = 5
@@ -62,8 +63,21 @@ class SamplingCallback(Callback):
 
     def _impossible(self, trainer: Trainer) -> bool:
         """Whether there is a reason not to sample in this layout, said once."""
-        reason = trainer.module.inference_obstacle()
+        reason = inference_obstacle(trainer.module)
         if reason and not self._said:
             self._said = True
             trainer.reporter.warn(f"no samples during the run: {reason}")
         return bool(reason)
+
+
+def inference_obstacle(module: TrainModule) -> str:
+    """Why the whole model cannot be brought together on rank 0; "" if it can. Collective."""
+    if module.mesh.world == 1:
+        return ""
+    if module.mesh.size("pp") > 1:
+        return "its layers are spread over a pipeline"
+    needed = 4 * module.model_config.parameter_count(padded=True).total
+    free = free_memory_bytes(module.device)
+    if module.mesh.maximum(float(module.mesh.rank == 0 and free < needed)):
+        return f"rank 0 has no room for the {needed / 2**30:,.1f} GiB of all weights beside the training"
+    return ""

@@ -1,0 +1,4 @@
+"""What a run measures of itself beyond a step's outcome: single tensors, attention heads, ranks, the machine.
+
+callbacks = [..., CollectorsCallback(monitor), detection, metrics]
+"""
