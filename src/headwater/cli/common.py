@@ -8,7 +8,9 @@ stderr in any case.
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -50,6 +52,18 @@ Set = Annotated[
 
 class Stopped:
     """A verb's answer when Ctrl-C was the way to end it: exit code 130, and nothing to go on with."""
+
+
+def until_stopped() -> None:
+    """Wait for Ctrl-C or SIGTERM."""
+    stop = threading.Event()
+    before = {sign: signal.signal(sign, lambda *_: stop.set()) for sign in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        while not stop.wait(3600):
+            pass
+    finally:
+        for sign, handler in before.items():
+            signal.signal(sign, handler)
 
 
 def make_reporter(*, quiet: bool = False) -> Reporter:

@@ -52,6 +52,7 @@ def _root(version: bool = typer.Option(False, "--version", help="Print the versi
 
 
 WHOLE, RECIPES, STAGES = "The whole way", "Recipes", "One stage: on a recipe, or on files and folders"
+WATCHING = "Watching runs and machines"
 
 
 def _register() -> None:
@@ -63,6 +64,7 @@ def _register() -> None:
         doctor,
         eval_verbs,
         export,
+        exporter,
         generate,
         init,
         launch,
@@ -91,6 +93,7 @@ def _register() -> None:
     app.command("export", rich_help_panel=STAGES)(export.command)
     app.command("generate", rich_help_panel=STAGES)(generate.command)
     app.command("serve", rich_help_panel=STAGES)(serve.command)
+    app.command("exporter", rich_help_panel=WATCHING)(exporter.command)
     app.command("init", rich_help_panel=RECIPES)(init.command)
     app.command("plan", rich_help_panel=RECIPES)(plan.command)
     app.command("simulate", rich_help_panel=RECIPES)(simulate.command)
