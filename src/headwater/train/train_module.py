@@ -15,7 +15,6 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -41,7 +40,7 @@ from headwater.train.averaging import build_averaging
 from headwater.train.batch import Batch
 from headwater.train.config import TrainConfig
 from headwater.train.devices import synchronise
-from headwater.train.non_finite import non_finite_error
+from headwater.train.non_finite import NonFiniteError, first_non_finite
 from headwater.train.numerics import Numerics
 from headwater.train.observing import StepObserver
 from headwater.train.optimizers import (
@@ -51,8 +50,9 @@ from headwater.train.optimizers import (
     set_lr_factor,
     state_tensors,
 )
-from headwater.train.outcome import StepOutcome
+from headwater.train.outcome import Gate, Reading, StepOutcome
 from headwater.train.pipelined import PipelineExecutor
+from headwater.train.totals import count
 
 WEIGHTS = "weights."
 OPTIMIZER = "optimizer."
@@ -60,14 +60,9 @@ AVERAGE = "average."
 SCALER = "scaler."
 
 
-@dataclass(frozen=True, slots=True)
-class _Totals:
-    """Counts of a batch over all data-parallel ranks."""
-
-    predicted: int
-    tokens: int
-    text_bytes: float
-    domain_tokens: dict[str, int]
+def admit_all(reading: Reading) -> bool:
+    """The gate of a training without recovery."""
+    return True
 
 
 def options_of(config: TrainConfig, mesh: Mesh, precision: Precision) -> ParallelOptions:
@@ -154,16 +149,17 @@ class TrainModule:
 
     # The step.
 
-    def train_step(self, step: int, batch: Batch, *, lr_factor: float) -> StepOutcome:
+    def train_step(self, step: int, batch: Batch, *, lr_factor: float, gate: Gate = admit_all) -> StepOutcome:
         """One optimizer step over all rows of `batch` and of the other ranks' batches.
 
-        Raises, on all ranks, NonFiniteError, before any weight has changed, if the loss or the gradient is not finite
-        (in fp16 the step is skipped, until the loss scale reaches its floor: LossScaleError); InputError for a step
-        without a single predicted token.
+        `gate` is asked before anything changes, and may raise; where it says no, weights, optimizer, averages and loss
+        scale stay as they are. Raises, on all ranks, NonFiniteError if the loss or the gradient is not finite and the
+        gate let it pass (in fp16 the step is skipped, until the loss scale reaches its floor: LossScaleError);
+        InputError for a step without a single predicted token.
         """
         self.observer.before_step(self, batch)
         started = time.perf_counter()
-        totals = self._totals(batch)
+        totals = count(batch, self.mesh)
         if totals.predicted == 0:
             raise InputError(
                 "no token of the batch can be predicted: every document in it has a single token",
@@ -173,18 +169,24 @@ class TrainModule:
         nats, penalty = self._accumulate(batch, totals.predicted)
         loss, z_loss = nats / totals.predicted, penalty / totals.predicted
         forward_backward = time.perf_counter() - started
-        loss_scale, skipped = self.numerics.loss_scale, self.numerics.unscale_(self._parameters.values())
-        if not skipped:
-            self.observer.before_update(self)
-        norm, clip_factor = (math.inf, 0.0) if skipped else self._clip(step, loss)
+        loss_scale, overflow = self.numerics.loss_scale, self.numerics.unscale_(self._parameters.values())
+        norm, clip_factor, held = math.inf, 0.0, False
         set_lr_factor(self.optimizer, lr_factor)
-        if not skipped:
-            self.optimizer.step()
-            self.observer.after_update(self)
-            if self.averaging is not None:
-                self.averaging.update(step)
-        self.optimizer.zero_grad(set_to_none=True)
-        self.numerics.update(step, overflow=skipped)
+        try:
+            if not overflow:
+                norm = global_norm(self._parameters, self.mesh)
+                held = not self._admitted(step, loss, norm, gate)
+            if not overflow and not held:
+                self.observer.before_update(self)
+                clip_factor = self._clip(norm)
+                self.optimizer.step()
+                self.observer.after_update(self)
+                if self.averaging is not None:
+                    self.averaging.update(step)
+        finally:
+            self.optimizer.zero_grad(set_to_none=True)
+        if not held:
+            self.numerics.update(step, overflow=overflow)
         synchronise(self.device)
         return StepOutcome(
             loss=loss,
@@ -200,23 +202,8 @@ class TrainModule:
             forward_backward_seconds=forward_backward,
             optimizer_seconds=time.perf_counter() - started - forward_backward - self.observer.seconds,
             loss_scale=loss_scale,
-            skipped=skipped,
-        )
-
-    def _totals(self, batch: Batch) -> _Totals:
-        """Counts over data-parallel ranks. The other ranks of each read the same rows."""
-        domains = list(batch.domain_tokens)
-        counts = [batch.predicted_tokens, batch.tokens.numel(), batch.text_bytes, *batch.domain_tokens.values()]
-        if (group := self.mesh.group("dp")) is not None:
-            summed = torch.tensor(counts, dtype=wide_dtype(self.device), device=self.device)
-            dist.all_reduce(summed, group=group)
-            counts = summed.tolist()
-        predicted, tokens, text_bytes, *by_domain = counts
-        return _Totals(
-            int(predicted),
-            int(tokens),
-            text_bytes,
-            {name: int(count) for name, count in zip(domains, by_domain, strict=True) if count},
+            skipped=overflow or held,
+            overflow=overflow,
         )
 
     def _accumulate(self, batch: Batch, predicted: int) -> tuple[float, float]:
@@ -264,19 +251,23 @@ class TrainModule:
                 accuracy=not torch.is_grad_enabled(),
             )
 
-    def _clip(self, step: int, loss: float) -> tuple[float, float]:
-        """(norm before clipping, factor applied)."""
-        norm = global_norm(self._parameters, self.mesh)
-        if not (math.isfinite(loss) and math.isfinite(norm)):
-            error = non_finite_error(step, loss, norm, self._parameters, self.mesh)
-            self.optimizer.zero_grad(set_to_none=True)
-            raise error
+    def _admitted(self, step: int, loss: float, norm: float, gate: Gate) -> bool:
+        reading = Reading(step, loss, norm)
+        if not reading.finite:
+            reading = Reading(step, loss, norm, first_non_finite(self._parameters, self.mesh))
+        if not gate(reading):
+            return False
+        if not reading.finite:
+            raise NonFiniteError.of(reading)
+        return True
+
+    def _clip(self, norm: float) -> float:
+        """The factor that gradients of this norm were scaled with."""
         limit = self._config.clip_grad_norm
         if limit is None or norm <= limit:
-            return norm, 1.0
-        factor = limit / norm
-        scale_(self._parameters.values(), factor)
-        return norm, factor
+            return 1.0
+        scale_(self._parameters.values(), limit / norm)
+        return limit / norm
 
     # Without training.
 
@@ -289,6 +280,23 @@ class TrainModule:
         share = batch.share(self.mesh.coordinate("dp"), self.mesh.size("dp"))
         nats, correct = self._everywhere(self._executor.evaluate(share)).tolist()
         return nats, batch.predicted_tokens, round(correct)
+
+    @torch.no_grad()
+    def sample_losses(self, batch: Batch) -> list[float]:
+        """Nats per predicted token of every sample of a step, in the step's order, under the weights as they are: NaN
+        where none is predicted, infinite where the loss is not a number. `batch`: this rank's rows, as many on each."""
+        rows = batch.rows
+        sums = torch.zeros(self.mesh.size("dp"), rows, 2, dtype=wide_dtype(self.device), device=self.device)
+        own = sums[self.mesh.coordinate("dp")]
+        for row in range(rows):
+            part = batch.part(row, row + 1, torch.device("cpu"))
+            own[row, 0] = self._executor.evaluate(part)[0]
+            own[row, 1] = part.predicted_tokens
+        # Targets are whole on every rank of a data-parallel place, nats are parts of a sum there.
+        own[:, 1] *= self.mesh.size("tp") / (self.mesh.world / self.mesh.size("dp"))
+        nats, predicted = self._everywhere(sums).flatten(0, 1).unbind(1)
+        means = torch.where(nats.isfinite(), nats, math.inf) / predicted.round()
+        return [float(mean) for mean in means.where(predicted > 0.5, math.nan)]
 
     @property
     def has_average(self) -> bool:
