@@ -101,7 +101,7 @@ def test_every_step_is_recorded_with_the_keys_others_read(finished: RunFolder) -
 
 def test_the_report_of_a_run_is_written_from_its_folder(finished: RunFolder, tmp_path: Path) -> None:
     page = write_report(finished.path, tmp_path / "report.html").read_text("utf-8")
-    assert "validation bits per byte" in page
+    assert "Validation bits per byte" in page
     assert "step-00000006" in page
 
 

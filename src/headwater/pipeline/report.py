@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from headwater.core.jsonl import parse_json
-from headwater.monitor.report import write_report
+from headwater.monitor.report import KNOWN, write_report
 from headwater.pipeline.resolve import Resolved
 from headwater.pipeline.schema import Recipe
 
@@ -48,6 +48,7 @@ def update_report(recipe: Recipe, resolved: Mapping[str, Resolved]) -> Path | No
             }
             for item in evaluation["samples"]
         ]
+    training.run.write_json(KNOWN, extra)  # so that a report written anew later says it too
     return write_report(training.run.path, training.run.path / NAME, extra)
 
 

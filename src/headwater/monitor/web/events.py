@@ -1,0 +1,102 @@
+"""What happened to a run, in one list: its own events, what detectors said, what was done about it.
+
+In: lines of `events.jsonl` and `ledger.jsonl`, of any make. Out: `{kind, level, step, time, title, text}`, oldest
+first. Levels: `critical`, `warning`, `action` (somebody or something intervened), `info`.
+
+    happenings([{"event": "resumed", "step": 3, "time": 1.0}], [])[0]["title"]      # "resumed"
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+QUIET = frozenset({"checkpoint", "device"})
+"""Too many, or nothing to see in a curve."""
+
+BOOKKEEPING = frozenset({"time", "event", "step", "message", "detector", "severity", "evidence"})
+LONGEST_TEXT = 1200
+
+
+def happenings(events: Iterable[Mapping[str, Any]], ledger: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Both in order of time; a ledger entry, which has none, comes where its step is."""
+    found = [_event(item) for item in events if item.get("event") not in QUIET]
+    found += [item for entry in ledger if (item := _entry(entry)) is not None]
+    return found
+
+
+def _event(event: Mapping[str, Any]) -> dict[str, Any]:
+    kind = _text(event.get("event") or "event")
+    if kind == "alert":
+        level = "critical" if event.get("severity") == "critical" else "warning"
+        title = _text(event.get("detector") or "alert").replace("_", " ")
+        evidence = event.get("evidence")
+        text = _text(event.get("message") or "")
+        if isinstance(evidence, Mapping) and evidence:
+            text += f"\n{_facts(evidence)}"
+    else:
+        level = "warning" if kind in ("warning", "interrupted") else "info"
+        if kind in ("recovery", "intervention", "skip", "rewind", "lr"):
+            level = "action"
+        title = kind.replace("_", " ")
+        rest = {key: value for key, value in event.items() if key not in BOOKKEEPING}
+        text = "\n".join(part for part in (_text(event.get("message") or ""), _facts(rest)) if part)
+    return _item(kind, level, number(event.get("step")), number(event.get("time")), title, text)
+
+
+def _entry(entry: Mapping[str, Any]) -> dict[str, Any] | None:
+    kind, step, data = entry.get("kind"), number(entry.get("step")), entry.get("data")
+    data = data if isinstance(data, Mapping) else {}
+    if kind == "skip":
+        draws = data.get("draws")
+        count = len(draws) if isinstance(draws, list) else 0
+        title, text = "samples skipped", f"{count:,} samples of {_text(data.get('domain'))} are left out"
+    elif kind == "lr":
+        title, text = "learning rate", f"times {_text(data.get('factor'))} until step {_text(data.get('until'))}"
+    elif kind == "rewind":
+        title, text = "rewind", f"went back to step {_text(data.get('to'))}"
+    elif kind == "order" and entry.get("at"):
+        title, text = "data order", _facts(data)
+    elif kind == "dataset" and entry.get("at"):
+        title, text = "dataset", _facts(data)
+    else:  # what a run begins with
+        return None
+    at = number(entry.get("at"))
+    note = f"\ndecided after step {at:,.0f}" if at else ""
+    return _item(f"ledger-{kind}", "action", step, None, title, text + note)
+
+
+def _item(kind: str, level: str, step: float | None, time: float | None, title: str, text: str) -> dict[str, Any]:
+    return {"kind": kind, "level": level, "step": step, "time": time, "title": title[:120], "text": _shorten(text)}
+
+
+def number(value: Any) -> float | None:
+    """A finite number, or None."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return value
+
+
+def _facts(facts: Mapping[str, Any]) -> str:
+    return ", ".join(f"{_text(key).replace('_', ' ')} {_value(value)}" for key, value in facts.items())
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    if isinstance(value, Mapping):
+        return f"({_facts(value)})"
+    if isinstance(value, list):
+        return ", ".join(map(_value, value[:12])) + (f" and {len(value) - 12} more" if len(value) > 12 else "")
+    return _text(value)
+
+
+def _text(value: Any) -> str:
+    return str("none" if value is None else value)
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]} …"

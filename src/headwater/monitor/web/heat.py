@@ -1,0 +1,77 @@
+"""Layer x step heat maps: what was sampled of every tensor and attention head.
+
+In: a run's `tensors/` folder. Out: rows of at most `MOST_ROWS` names x `MOST_STEPS` steps for the page. A row's name is
+split into its layer and its kind, so that a page can show one kind, layer by layer.
+
+    heat_map(TensorSeries(Path("run")), "grad_norm")["rows"][0]["kind"]         # "self_attn.q_proj"
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from headwater.monitor.tensor_series import TensorSeries
+
+MOST_STEPS = 240
+MOST_ROWS = 1200
+
+TITLES = {
+    "grad_norm": ("Gradient norms", "norm, before clipping"),
+    "update_ratio": ("Update ratios", "norm of the update over that of the weights"),
+    "weight_norm": ("Weight norms", "norm"),
+    "head_entropy": ("Attention entropy", "share of the largest possible"),
+    "head_sink": ("Attention sink", "share of attention on the first token"),
+    "head_max_logit": ("Largest attention logits", "logit"),
+    "head_activity": ("Head activity", "relative to the layer's mean"),
+}
+LOGARITHMIC = frozenset({"grad_norm", "update_ratio", "weight_norm"})
+LEAST_MATTERS = frozenset({"head_entropy", "head_activity"})
+"""Where low values are the bad ones, the least of several steps is shown, else the greatest."""
+
+_LAYER = re.compile(r"(?:^|\.)(?:layers|blocks|h)\.(\d+)(?:\.|$)")
+_HEAD = re.compile(r"^(\d+)\.(\d+)$")
+
+
+def heat_map(series: TensorSeries, metric: str | None, most_steps: int = MOST_STEPS) -> dict[str, Any]:
+    """{metrics: [{key, title}], metric, unit, log, s, rows: [{name, layer, kind, v}], note}; the first metric for None.
+
+    Without anything sampled `metrics` is empty. A metric that is not there gives empty rows.
+    """
+    there = series.metrics()
+    listed = [{"key": key, "title": TITLES.get(key, (key.replace("_", " "), ""))[0]} for key in there]
+    found: dict[str, Any] = {"metrics": listed, "metric": metric, "s": [], "rows": [], "note": ""}
+    if not there:
+        return found
+    metric = metric or there[0]
+    keep: Literal["min", "max"] = "min" if metric in LEAST_MATTERS else "max"
+    steps, names, values = series.matrix(metric, most_steps=most_steps, keep=keep)
+    notes = [f"{name} cannot be read and is left out" for name in series.broken]
+    if len(names) > MOST_ROWS:
+        notes.append(f"the first {MOST_ROWS:,} of {len(names):,} rows")
+    rows = []
+    for place, name in enumerate(names[:MOST_ROWS]):
+        layer, kind = split_name(name)
+        column = [None if value != value or abs(value) > 1e300 else float(f"{value:.3g}")
+                  for value in values[:, place].tolist()]  # fmt: skip
+        rows.append({"name": name, "layer": layer, "kind": kind, "v": column})
+    return {
+        **found,
+        "metric": metric,
+        "unit": TITLES.get(metric, ("", ""))[1],
+        "log": metric in LOGARITHMIC,
+        "s": [int(step) for step in steps],
+        "rows": rows,
+        "note": "; ".join(notes),
+    }
+
+
+def split_name(name: str) -> tuple[int | None, str]:
+    """`(12, "self_attn.q_proj")` of a parameter's name, `(3, "head 5")` of a head `3.5`; no layer for the rest."""
+    if head := _HEAD.match(name):
+        return int(head[1]), f"head {head[2]}"
+    plain = name.removesuffix(".weight")
+    if layer := _LAYER.search(plain):
+        return int(layer[1]), plain[layer.end() :] or plain
+    return None, plain.removeprefix("model.")

@@ -1,0 +1,62 @@
+"""The runs a dashboard shows: those of a workspace, with the ones that come while it is open, or those named.
+
+In: workspaces and run folders. Out: readers by a short id, which is all that a browser ever says about a path.
+
+    RunList([Path("workspace")]).readers()      # {"0": RunReader, ...}
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from headwater.core.errors import InputError
+from headwater.monitor.web.reader import RunReader
+
+
+class RunList:
+    """`places`: run folders (with a run.json or a metrics.jsonl), or workspaces (whose runs lie in `runs/`).
+
+    InputError for a place that is neither.
+    """
+
+    def __init__(self, places: Sequence[Path]) -> None:
+        self._lock = threading.Lock()
+        self._readers: dict[Path, RunReader] = {}
+        self._ids: dict[str, Path] = {}
+        self._workspaces: list[Path] = []
+        for place in places:
+            if not place.is_dir():
+                raise InputError("no such folder", where=str(place), mend="give a workspace, or folders of runs")
+            if is_run(place):
+                self._add(place, place)
+            elif (place / "runs").is_dir() or place.name == "runs":
+                self._workspaces.append(place)
+            else:
+                raise InputError(
+                    "neither a run nor a workspace: there is no run.json, no metrics.jsonl and no folder runs",
+                    where=str(place),
+                    mend="give a workspace, or folders of runs",
+                )
+        self.readers()
+
+    def readers(self) -> dict[str, RunReader]:
+        """By id, newest folders of workspaces included. A link out of its workspace is not followed."""
+        with self._lock:
+            for workspace in self._workspaces:
+                folder = workspace if workspace.name == "runs" else workspace / "runs"
+                for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+                    if path not in self._readers and is_run(path) and path.resolve().is_relative_to(folder.resolve()):
+                        self._add(path, folder)
+            return {key: self._readers[path] for key, path in self._ids.items()}
+
+    def _add(self, path: Path, root: Path) -> None:
+        if path not in self._readers:
+            self._ids[str(len(self._ids))] = path
+            self._readers[path] = RunReader(path, root)
+
+
+def is_run(path: Path) -> bool:
+    """Whether a folder is that of a training run, however young."""
+    return (path / "run.json").is_file() or (path / "metrics.jsonl").is_file()
