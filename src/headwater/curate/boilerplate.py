@@ -70,12 +70,12 @@ _NOTICE = re.compile(
 )
 _SIGN = re.compile(r"ICP|icp|安备|许可证|版权|opyright|©|\([cC]\)|&copy;|未经|ookie|浏览器")
 
-_EDGES = " \t\u3000.。!！…:：>»›→|·•-*#[]()（）【】_/"
+EDGES = " \t\u3000.。!！…:：>»›→|·•-*#[]()（）【】_/"
 _BETWEEN = re.compile(r"\s*[|·•/›»>→、]\s*|\s{2,}|\u3000|(?<=[\u4e00-\u9fff]) (?=[\u4e00-\u9fff])")
 
 
 _STARTS = frozenset(phrase[:2] for phrases in (_SURE, _WEAK, _BEGINNINGS) for phrase in phrases)
-_LONGER_STARTS = frozenset(phrase[:4] for phrases in (_SURE, _WEAK, _BEGINNINGS) for phrase in phrases)
+LONGER_STARTS = frozenset(phrase[:4] for phrases in (_SURE, _WEAK, _BEGINNINGS) for phrase in phrases)
 """What a line of phrases begins with: most lines of text do not, which is quick to see."""
 
 
@@ -83,14 +83,14 @@ def is_boilerplate(line: str, notices: bool = True) -> bool:
     """Whether a line is boilerplate by what it says; `notices` False says that the text has no sign of a notice."""
     if len(line) > MOST_CHARACTERS:
         return False
-    bare = line.strip(_EDGES)
+    bare = line.strip(EDGES)
     lowered = bare.lower()
-    if lowered[:2] in _STARTS and not _LONGER_STARTS.isdisjoint((lowered[:2], lowered[:3], lowered[:4])):
+    if lowered[:2] in _STARTS and not LONGER_STARTS.isdisjoint((lowered[:2], lowered[:3], lowered[:4])):
         if lowered in _SURE:
             return True
         if lowered.startswith(_BEGINNINGS) and len(bare) <= _MOST_AFTER_BEGINNING and not _SENTENCE_END.search(bare):
             return True
-        parts = [part.strip(_EDGES).lower() for part in _BETWEEN.split(bare) if part]
+        parts = [part.strip(EDGES).lower() for part in _BETWEEN.split(bare) if part]
         if len(parts) > 1:
             sure = sum(part in _SURE for part in parts)
             weak = sum(part in _WEAK for part in parts)
@@ -104,7 +104,7 @@ def drop_lines(text: str) -> tuple[str, int]:
     notices = _SIGN.search(text) is not None
     lines = text.split("\n")
     if not notices:  # `is_boilerplate` would see nothing but phrases: no call for a line that does not begin as one
-        possible = [line for line in lines if line.lstrip(_EDGES)[:2].lower() in _STARTS]
+        possible = [line for line in lines if line.lstrip(EDGES)[:2].lower() in _STARTS]
         if not any(is_boilerplate(line, False) for line in possible):
             return text, 0
     kept = [line for line in lines if not line or not is_boilerplate(line, notices)]

@@ -26,9 +26,11 @@ _HAN = "\u3005\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003fffd
 _BEFORE = _HAN + "）》〉」』】〕”’"
 _AFTER = _HAN + "（《〈「『【〔“‘"
 _CODE_OR_ADDRESS = r"`[^`\n]+`|(?:https?|ftp)://[^\s<>\"'`，。；！？、（）]+"
+_BEFORE_MARK = re.compile(f"[{_BEFORE}]")
 _MARK = rf"[,.;:?!](?:(?<=[{_BEFORE}].) ?(?=[{_AFTER}])|(?<=[{_HAN}].)(?=\n|\Z))"
 _HALF_MARK = re.compile(_MARK)
 _HALF_MARK_OR_CODE = re.compile(rf"{_CODE_OR_ADDRESS}|({_MARK})")
+HALF_MARKS = ",.;:?!"
 _FULL = {",": "，", ".": "。", ";": "；", ":": "：", "?": "？", "!": "！"}
 
 _INNER_SPACE = re.compile(r"(?:\t(?<=\S\t)| (?<=\S ) )[ \t]*")  # begins with a character: that is found fast
@@ -41,6 +43,21 @@ def plain_characters(text: str) -> str:
     if "\r" in text:
         text = text.replace("\r\n", "\n")
     return _ODD.sub(lambda match: _PLAIN.get(match[0], ""), text) if _ODD.search(text) else text
+
+
+def is_odd(character: str) -> bool:
+    """Whether `plain_characters` would change a character."""
+    return _ODD.match(character) is not None
+
+
+def is_wide(character: str) -> bool:
+    """Whether `fold_width` would change a character."""
+    return _WIDE.match(character) is not None
+
+
+def is_before_mark(character: str) -> bool:
+    """Whether ASCII punctuation after this character may become Chinese."""
+    return _BEFORE_MARK.match(character) is not None
 
 
 def has_wide(text: str) -> bool:

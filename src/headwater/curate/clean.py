@@ -12,7 +12,11 @@ changes nothing.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
 
 from headwater.core.units import count_units
 from headwater.curate.boilerplate import drop_lines
@@ -22,7 +26,6 @@ from headwater.curate.characters import (
     has_wide,
     plain_characters,
     tidy_code,
-    tidy_lines,
 )
 from headwater.curate.config import CleanConfig, CurateConfig, LanguageConfig
 from headwater.curate.language import (
@@ -32,12 +35,29 @@ from headwater.curate.language import (
     has_letters,
     identify,
     is_chinese,
-    script_counts,
 )
 from headwater.curate.markdown import outside_code, prose, split_fences
 from headwater.curate.markup import decode_entities, is_page, strip_tags
 from headwater.curate.mojibake import repair
-from headwater.curate.pii import mask
+from headwater.curate.pii import CARD, EMAIL, ID, IP, PHONE, mask
+from headwater.curate.survey import (
+    AT,
+    BOILERPLATE,
+    CODE_OR_LINK,
+    EVERYTHING,
+    FENCE,
+    HALF_MARK,
+    IP_ADDRESS,
+    MARKUP_SIGNS,
+    MOJIBAKE,
+    NUMBER,
+    ODD,
+    SPACING,
+    WIDE,
+    Survey,
+    survey,
+    tidied,
+)
 
 TOO_SHORT = "clean.too-short"
 MARKUP = "clean.markup"
@@ -84,33 +104,38 @@ def clean_text(text: str, lang: str = "zh") -> str | None:
 
 
 def clean_document(
-    text: str, *, lang: str = "", domain: str = "", config: CurateConfig = _DEFAULT, extracted: bool = False
+    text: str,
+    *,
+    lang: str = "",
+    domain: str = "",
+    config: CurateConfig = _DEFAULT,
+    extracted: bool = False,
+    seen: Survey | None = None,
 ) -> Cleaned:
     """Clean one text by a recipe's `curate` section and say what was decided.
 
     `lang` is what the source claims; it decides for program code and for texts of no clear language. `extracted`
-    says that the text comes out of an HTML extractor, so that what looks like a tag in it is text.
+    says that the text comes out of an HTML extractor, so that what looks like a tag in it is text. `seen` is what a
+    survey said of the text, if there was one: it spares steps that would find nothing, and changes nothing.
     """
     options = config.clean
     if lang == "code" or lang in CODE_LANGUAGES or domain in options.code_domains:
         cleaned = tidy_code(text) if options.tidy else text
-        return _too_short(cleaned, lang, options) or Cleaned(
-            cleaned, lang=lang, lang_share=1.0, units=count_units(cleaned), code=True
-        )
+        units = seen.units if seen is not None and cleaned == text else count_units(cleaned)
+        return _too_short(cleaned, lang, options) or Cleaned(cleaned, lang=lang, lang_share=1.0, units=units, code=True)
     edits: dict[str, int] = {}
-    pieces = _prepared(text, options, edits, html=options.html and not extracted)
-    if pieces is None:
+    parts = _prepared(text, options, edits, html=options.html and not extracted, seen=seen or survey(text))
+    if parts is None:
         return Cleaned(None, MARKUP, VERSIONS[MARKUP], _ROUNDS, f"HTML inside HTML, over {_ROUNDS} deep", lang)
     if options.tidy:
-        pieces[::2] = [tidy_lines(piece) for piece in pieces[::2]]
-    words = readable = prose(pieces)
-    counts = script_counts(words)
+        parts.change(SPACING, tidied)
+    words = readable = parts.words()
+    counts = parts.counts(words)
     if not has_letters(counts):  # all of it is code or addresses
-        words = "".join(pieces)
-        counts = script_counts(words)
-    _put_right(pieces, options, edits, chinese=is_chinese(counts), domain=domain)
-    cleaned = "".join(pieces)
-    cleaned = cleaned.strip() if options.tidy else cleaned
+        words = parts.text
+        counts = parts.counts(words)
+    _put_right(parts, options, edits, chinese=is_chinese(counts), domain=domain)
+    cleaned = parts.text.strip() if options.tidy else parts.text
     if short := _too_short(cleaned, lang, options):
         return short
     identified = identify(words, counts)
@@ -122,10 +147,10 @@ def clean_document(
         score, detail = wrong
         return Cleaned(None, WRONG_LANGUAGE, VERSIONS[WRONG_LANGUAGE], score, detail, found, share)
     if edits:
-        readable = prose(pieces)
+        readable = parts.words()
     if len(readable.strip()) < _LEAST_READABLE:
         readable = cleaned
-    return Cleaned(cleaned, lang=found, lang_share=share, units=count_units(cleaned), edits=edits, readable=readable)
+    return Cleaned(cleaned, lang=found, lang_share=share, units=parts.units(), edits=edits, readable=readable)
 
 
 def _wrong_language(shares: dict[str, float], config: LanguageConfig) -> tuple[float, str] | None:
@@ -142,29 +167,33 @@ def _wrong_language(shares: dict[str, float], config: LanguageConfig) -> tuple[f
     return round(accepted, 4), f"{found}; accepted from {least:g} on"
 
 
-def _put_right(pieces: list[str], options: CleanConfig, edits: dict[str, int], chinese: bool, domain: str) -> None:
-    """Punctuation, boilerplate and personal data of the prose among the pieces, in place."""
+def _put_right(parts: Parts, options: CleanConfig, edits: dict[str, int], chinese: bool, domain: str) -> None:
+    """Punctuation, boilerplate and personal data of the prose among the parts, in place."""
     if options.punctuation and chinese:
-        pieces[::2] = [full_width_punctuation(piece) for piece in pieces[::2]]
+        parts.change(HALF_MARK, full_width_punctuation)
     if options.boilerplate and domain in options.boilerplate_domains:
-        for place in range(0, len(pieces), 2):
-            pieces[place], lines = drop_lines(pieces[place])
-            if lines:
-                edits["boilerplate"] = edits.get("boilerplate", 0) + lines
-                pieces[place] = tidy_lines(pieces[place])
-    if options.pii:
-        pieces[::2] = [_masked(piece, options, edits) for piece in pieces[::2]]
+        parts.change(BOILERPLATE, lambda piece: _without_lines(piece, edits))
+    kinds = [kind for kind in options.pii if parts.seen.flags & _SIGNS_OF[kind]]
+    if kinds:
+        parts.change(EVERYTHING, lambda piece: _masked(piece, kinds, edits))
 
 
-def _masked(text: str, options: CleanConfig, edits: dict[str, int]) -> str:
-    masked, counts = mask(text, options.pii)
+_SIGNS_OF = {EMAIL: AT, IP: IP_ADDRESS, PHONE: NUMBER, ID: NUMBER, CARD: NUMBER}
+
+
+def _without_lines(piece: str, edits: dict[str, int]) -> str:
+    kept, lines = drop_lines(piece)
+    if not lines:
+        return piece
+    edits["boilerplate"] = edits.get("boilerplate", 0) + lines
+    return tidied(kept)
+
+
+def _masked(text: str, kinds: list[str], edits: dict[str, int]) -> str:
+    masked, counts = mask(text, kinds)
     if counts and "`" in text:
-        return outside_code(text, lambda part: _mask_part(part, options, edits))
+        return outside_code(text, lambda part: _noted(*mask(part, kinds), edits))
     return _noted(masked, counts, edits)
-
-
-def _mask_part(text: str, options: CleanConfig, edits: dict[str, int]) -> str:
-    return _noted(*mask(text, options.pii), edits)
 
 
 def _noted(masked: str, counts: dict[str, int], edits: dict[str, int]) -> str:
@@ -180,42 +209,86 @@ def _too_short(cleaned: str, lang: str, config: CleanConfig) -> Cleaned | None:
     return Cleaned(None, TOO_SHORT, VERSIONS[TOO_SHORT], len(cleaned), detail, lang or UNKNOWN)
 
 
-def _prepared(text: str, config: CleanConfig, edits: dict[str, int], html: bool) -> list[str] | None:
-    """Prose and Markdown code blocks in turn (see `split_fences`), with plain characters and without markup; None if
-    markup does not come to an end."""
+class Parts:
+    """Prose and Markdown code blocks in turn (see `split_fences`), and what is known of the text they make up."""
+
+    def __init__(self, pieces: list[str], seen: Survey) -> None:
+        self._pieces = pieces
+        self._seen: Survey | None = seen
+
+    @property
+    def text(self) -> str:
+        return self._pieces[0] if len(self._pieces) == 1 else "".join(self._pieces)
+
+    @property
+    def seen(self) -> Survey:
+        if self._seen is None:
+            self._seen = survey(self.text)
+        return self._seen
+
+    def change(self, flag: int, change: Callable[[str], str]) -> bool:
+        """Change each piece of prose, if there may be what the flag stands for; says whether anything changed."""
+        if not self.seen.flags & flag:
+            return False
+        before = self._pieces[::2]
+        self._pieces[::2] = after = [change(piece) for piece in before]
+        if after == before:
+            return False
+        self._seen = None
+        return True
+
+    def words(self) -> str:
+        """What a person would read: no code blocks, inline code or addresses."""
+        return prose(self._pieces) if self.seen.flags & (FENCE | CODE_OR_LINK) else self.text
+
+    def counts(self, words: str) -> NDArray[np.int64]:
+        """Characters by class of `words`, which are this text or a part of it."""
+        return self.seen.counts if words == self.text else survey(words).counts
+
+    def units(self) -> int:
+        """Units of the text; white space at its ends plays no part."""
+        return self.seen.units
+
+
+def _prepared(text: str, config: CleanConfig, edits: dict[str, int], html: bool, seen: Survey) -> Parts | None:
+    """The text with plain characters and without markup; None if markup does not come to an end."""
     for _ in range(_ROUNDS):
-        text = _characters(text, config, edits)
-        if html and is_page(text):
+        before, text = text, _characters(text, config, edits, seen)
+        seen = seen if text == before else survey(text)
+        if html and seen.flags & MARKUP_SIGNS and is_page(text):
             from headwater.curate.html import PageTooCostlyError, extract_page
 
             try:
                 text = extract_page(text.encode()).text
             except PageTooCostlyError:
                 return None
+            seen = survey(text)
             continue
-        pieces = split_fences(text)
-        folded = [_folded(piece) for piece in pieces[::2]] if config.width else pieces[::2]
-        plain = [_without_markup(piece) for piece in folded] if html else folded
-        pieces[::2] = plain
-        if plain == folded:
-            return pieces
-        text = "".join(pieces)
+        parts = Parts(split_fences(text) if seen.flags & FENCE else [text], seen)
+        if config.width:
+            parts.change(WIDE, _folded)
+        if not (html and parts.change(MARKUP_SIGNS, _without_markup)):
+            return parts
+        text, seen = parts.text, parts.seen
     return None
 
 
-def _characters(text: str, config: CleanConfig, edits: dict[str, int]) -> str:
+def _characters(text: str, config: CleanConfig, edits: dict[str, int], seen: Survey) -> str:
     """Mojibake put right and plain characters, until neither finds more: an odd character may be part of mojibake, or
     stand between its parts."""
-    while True:
+    flags = seen.flags
+    while flags & (MOJIBAKE | ODD):
         before = text
-        if config.mojibake:
+        if config.mojibake and flags & MOJIBAKE:
             text, runs = repair(text)
             if runs:
                 edits["mojibake"] = edits.get("mojibake", 0) + runs
         if config.tidy:
             text = plain_characters(text)
         if text == before:
-            return text
+            break
+        flags = MOJIBAKE | ODD
+    return text
 
 
 def _folded(piece: str) -> str:

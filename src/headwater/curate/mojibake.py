@@ -24,11 +24,12 @@ ROUNDS = 3
 _COMMON_SHARE, _RARE_SHARE = 0.8, 0.6
 _WINDOWS = "".join(character for byte in range(0x80, 0xA0) if (character := bytes([byte]).decode("cp1252", "ignore")))
 _TAIL = f"\x80-\xbf{_WINDOWS}"
+HIGH_CHARACTERS = "".join(map(chr, range(0x80, 0x100))) + _WINDOWS
 _HIGH_RUN = re.compile(f"[\x80-\xff{_WINDOWS}]{{2,}}")
 _PAIR = re.compile(f"(?<![\x80-\xff{_WINDOWS}])[\xc2-\xdf][{_TAIL}](?![\x80-\xff{_WINDOWS}])")
 _LONG_SEQUENCES = re.compile(f"(?:[\xe0-\xef][{_TAIL}]{{2}}|[\xf0-\xf4][{_TAIL}]{{3}})+")
 _HAN_RUN = re.compile("[\u2010-\u203b\u3000-\u303f\u3400-\u4dbf\u4e00-\u9fff\ue000-\uf8ff\uff00-\uffef]{3,}")
-_MARKS = "鐨锛銆涓鏄鍦"
+MARKS = "鐨锛銆涓鏄鍦"
 """What UTF-8 Chinese read as GBK is full of (的 ，。 上 是 在): a text without two of them is left alone."""
 
 
@@ -44,7 +45,7 @@ def repair(text: str) -> tuple[str, int]:
                 if count:  # then single pairs are meant no more than the rest
                     text, more = _replaced(_PAIR, _decoded, text)
                     count += more
-            if sum(mark in text for mark in _MARKS) >= 2:
+            if sum(mark in text for mark in MARKS) >= 2:
                 text, more = _replaced(_HAN_RUN, _from_gbk, text)
                 count += more
         total += count

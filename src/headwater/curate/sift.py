@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from headwater.curate.clean import Cleaned, clean_document
 from headwater.curate.config import CurateConfig
 from headwater.curate.quality.config import QualityConfig
+from headwater.curate.survey import joined, survey_all
 
 if TYPE_CHECKING:
     from headwater.curate.quality.classifier import Classifier
@@ -58,9 +59,10 @@ def batches(documents: Iterable[Row]) -> Iterator[list[Row]]:
 
 def sift(documents: Sequence[Row], config: CurateConfig) -> Batch:
     """Decide about a batch. Raises UserError for rules or a classifier that are not there."""
+    looked = survey_all(*joined([text for _, text, *_ in documents]))
     cleaned = [
-        clean_document(text, lang=lang, domain=domain, config=config, extracted='"extractor"' in meta)
-        for _, text, lang, domain, meta in documents
+        clean_document(text, lang=lang, domain=domain, config=config, extracted='"extractor"' in meta, seen=seen)
+        for (_, text, lang, domain, meta), seen in zip(documents, looked, strict=True)
     ]
     return Batch(documents, cleaned, _judge(cleaned, config.quality))
 

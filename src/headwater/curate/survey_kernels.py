@@ -1,0 +1,298 @@
+"""Compiled passes over UTF-8 bytes that spare cleaning its patterns: one says what may be found, one tidies lines.
+
+In: the bytes of a batch of texts, one after the other, and where each begins. Out: counts of characters and a bit for
+each kind of thing a step of cleaning looks for: not set it is a promise, set a reason to look.
+
+    look(data, offsets, property_table(), phrase_starts(), out)     # see survey.survey_all
+"""
+
+# ruff: noqa: SIM109 - membership in a tuple compiles to slower code than comparisons
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from headwater.core.units import APOSTROPHE, DIGIT, HAN, HANGUL, JOINER, LATIN, LETTER, MARK, POINT
+from headwater.curate.mojibake import MARKS
+from headwater.curate.quality.kernels import kernel
+from headwater.curate.survey import (
+    BEFORE,
+    BOILERPLATE,
+    CHARACTERS,
+    CODE_OR_LINK,
+    EDGE,
+    FACTOR,
+    FENCE,
+    FLAGS,
+    HALF,
+    HALF_MARK,
+    HIGH,
+    IP_ADDRESS,
+    KIND,
+    LATIN_1,
+    MOJIBAKE,
+    NUMBER,
+    PRESENCE,
+    SIGNAL,
+    SPACING,
+    UNITS,
+)
+
+_GARBLED = np.array([ord(mark) for mark in MARKS])
+
+_FACTOR = np.uint64(FACTOR)
+_THREE, _SIX = np.uint64((1 << 24) - 1), np.uint64((1 << 48) - 1)
+_BYTE = np.uint64(8)
+
+
+def _tail(text: str) -> Any:
+    """The bytes of a text as a number, the last one lowest."""
+    return np.uint64(int.from_bytes(text.encode(), "big"))
+
+
+_BACKTICKS, _TILDES, _SLASHES, _BLANK = _tail("```"), _tail("~~~"), _tail("://"), _tail("\n\n\n")
+_ICP, _ICP_SMALL, _C_SMALL, _C_LARGE = _tail("ICP"), _tail("icp"), _tail("(c)"), _tail("(C)")
+_OPY, _OOK = _tail("opy"), _tail("ook")
+_RECORD, _PERMIT, _RIGHT, _WITHOUT, _BROWSER = map(_tail, ("安备", "可证", "版权", "未经", "览器"))
+
+
+@kernel
+def _kind_at(data: Any, at: Any, table: Any) -> Any:
+    """Class of the character at a place of valid UTF-8."""
+    first = np.int64(data[at])
+    point: Any = first
+    if first >= 0xF0:
+        point = (
+            ((first & 0x07) << 18)
+            | ((np.int64(data[at + 1]) & 0x3F) << 12)
+            | ((np.int64(data[at + 2]) & 0x3F) << 6)
+            | (np.int64(data[at + 3]) & 0x3F)
+        )
+    elif first >= 0xE0:
+        point = ((first & 0x0F) << 12) | ((np.int64(data[at + 1]) & 0x3F) << 6) | (np.int64(data[at + 2]) & 0x3F)
+    elif first >= 0x80:
+        point = ((first & 0x1F) << 6) | (np.int64(data[at + 1]) & 0x3F)
+    return np.int64(table[point]) & KIND
+
+
+@kernel
+def _is_notice(point: Any, window: Any, after: Any) -> Any:
+    """Whether a sign of a site's notice ends or begins here: ICP, copyright, (c), cookie, their Chinese counterparts.
+    `window` has the last eight bytes, `after` is the next one."""
+    three, six = window & _THREE, window & _SIX
+    if point == 0x70 or point == 0x50:
+        return three == _ICP or three == _ICP_SMALL
+    if point == 0x79:
+        return three == _OPY and (after == 0x72 or after == 0x3B)
+    if point == 0x6B:
+        return three == _OOK and after == 0x69
+    if point == 0x29:
+        return three == _C_SMALL or three == _C_LARGE
+    if point == 0xA9:
+        return True
+    return six == _RECORD or six == _PERMIT or six == _RIGHT or six == _WITHOUT or six == _BROWSER
+
+
+@kernel
+def look(data: Any, offsets: Any, table: Any, starts: Any, out: Any) -> None:
+    """Fill `out`, int64 [texts, COLUMNS]. `table`, uint16 [0x110000], has the class and properties of each character;
+    `starts`, uint64 [1024], an open table of hashes of how phrases of boilerplate begin."""
+    for number in range(offsets.size - 1):
+        _look(data, offsets[number], offsets[number + 1], table, starts, out[number])
+
+
+@kernel
+def _look(data: Any, begin: Any, end: Any, table: Any, starts: Any, row: Any) -> None:
+    flags = 0
+    seen = 0  # properties of any character
+    garbled = 0  # marks of UTF-8 read as GBK that were seen
+    window = np.uint64(0)  # the last eight bytes
+    last = 0  # properties of the character before
+    last_point = 10
+    inside = False  # the character before belongs to a word
+    indent = True  # nothing but spaces in the line so far
+    collected = 0  # characters of the line's beginning in `start`
+    start = np.uint64(0)
+    characters = units = 0
+    digit_at = digit_start = separator_at = before_separator_at = dot_at = colon_at = -9
+    digits = dots = 0
+    for column in range(CHARACTERS):
+        row[column] = 0
+    at = begin
+    while at < end:
+        first = np.int64(data[at])
+        point: Any = first
+        if first < 0x80:
+            window = (window << _BYTE) | np.uint64(first)
+            at += 1
+        elif first < 0xE0:
+            point = ((first & 0x1F) << 6) | (np.int64(data[at + 1]) & 0x3F)
+            at += 2
+        elif first < 0xF0:
+            window = (window << _BYTE) | np.uint64(first)
+            window = (window << _BYTE) | np.uint64(data[at + 1])
+            window = (window << _BYTE) | np.uint64(data[at + 2])
+            point = ((first & 0x0F) << 12) | ((np.int64(data[at + 1]) & 0x3F) << 6) | (np.int64(data[at + 2]) & 0x3F)
+            at += 3
+        else:
+            point = (
+                ((first & 0x07) << 18)
+                | ((np.int64(data[at + 1]) & 0x3F) << 12)
+                | ((np.int64(data[at + 2]) & 0x3F) << 6)
+                | (np.int64(data[at + 3]) & 0x3F)
+            )
+            at += 4
+        if first >= 0x80 and (first < 0xE0 or first >= 0xF0):
+            window = np.uint64(0)
+        found = np.int64(table[point])
+        kind = found & KIND
+        seen |= found
+        row[kind] += 1
+        if kind == LATIN or kind == LETTER or kind == DIGIT or kind == JOINER:
+            if not inside:
+                units += 1
+            inside = True
+        elif inside or kind >= MARK:
+            last_kind = last & KIND
+            if HAN <= kind <= HANGUL:
+                units += 1
+                inside = False
+                if indent and (last_point == 32 or last_point == 9) and kind == HAN:
+                    flags |= SPACING
+            elif kind == MARK:
+                inside = last_kind == LATIN or last_kind == LETTER or last_kind == MARK
+            elif (kind == APOSTROPHE or kind == POINT) and at < end:
+                after = _kind_at(data, at, table)
+                if kind == APOSTROPHE:
+                    inside = (last_kind == LATIN or last_kind == LETTER) and (after == LATIN or after == LETTER)
+                else:
+                    inside = last_kind == DIGIT and after == DIGIT
+            else:
+                inside = False
+        if found & last & HIGH and (found | last) & LATIN_1:
+            flags |= MOJIBAKE
+        if collected < 4 and (collected > 0 or not found & EDGE):
+            letter = point + 32 if 65 <= point <= 90 else point
+            start = (start ^ np.uint64(letter)) * _FACTOR
+            collected += 1
+            if point == 0x130 or point == 0x212A:  # become ASCII letters when lowered
+                flags |= BOILERPLATE
+            if collected >= 2:
+                slot = np.int64(start >> np.uint64(54))
+                while starts[slot] != 0 and starts[slot] != start:
+                    slot = (slot + 1) & 1023
+                if starts[slot] == start:
+                    flags |= BOILERPLATE
+        if not found & SIGNAL:
+            indent = False
+        elif 48 <= point <= 57:
+            indent = False
+            gap = characters - digit_at - 1
+            whole = gap == 0 or (separator_at == characters - 1 and (gap == 1 or before_separator_at == characters - 2))
+            digits = digits + 1 if gap <= 2 and whole else 1
+            if digits >= 7:
+                flags |= NUMBER
+            if gap != 0:
+                digit_start = characters
+                if last_point == 46 and dots >= 3:
+                    flags |= IP_ADDRESS
+            digit_at = characters
+        elif point == 32 or point == 9:
+            before_separator_at, separator_at = separator_at, characters
+            if not indent:
+                blank = last_point == 32 or last_point == 9
+                if point == 9 and not blank:
+                    flags |= SPACING
+                if point == 32 and last_point == 32:
+                    flags |= SPACING
+        elif point == 10:
+            if last_point == 32 or last_point == 9 or window & _THREE == _BLANK:
+                flags |= SPACING
+            indent = True
+            collected = 0
+            start = np.uint64(0)
+        else:
+            indent = False
+            if point == 0xA0 or 40 <= point <= 41 or 45 <= point <= 47 or 0x2010 <= point <= 0x2013:
+                before_separator_at, separator_at = separator_at, characters
+            if last & BEFORE and found & HALF:
+                flags |= HALF_MARK
+            if point == 46:
+                dots = dots + 1 if digit_at == characters - 1 and digit_start - 1 == dot_at else 1
+                dot_at = characters
+            elif point == 58:
+                if characters - colon_at <= 5:
+                    flags |= IP_ADDRESS
+                colon_at = characters
+            elif point == 47:
+                if window & _THREE == _SLASHES:
+                    flags |= CODE_OR_LINK
+            elif point == 96 or point == 126:
+                if window & _THREE == _BACKTICKS or window & _THREE == _TILDES:
+                    flags |= FENCE
+                if point == 96:
+                    flags |= CODE_OR_LINK
+            elif _is_notice(point, window, data[at] if at < end else 0):
+                flags |= BOILERPLATE
+            elif point >= 0x4E00:
+                for place in range(_GARBLED.size):
+                    if point == _GARBLED[place]:
+                        garbled |= 1 << place
+        last, last_point = found, point
+        characters += 1
+    if last_point == 32 or last_point == 9:
+        flags |= SPACING
+    if garbled & (garbled - 1):
+        flags |= MOJIBAKE
+    row[CHARACTERS] = characters
+    row[UNITS] = units
+    row[FLAGS] = flags | (seen & PRESENCE)
+
+
+@kernel
+def tidy(data: Any, table: Any, out: Any) -> Any:
+    """Write UTF-8 text with its lines tidied (see `characters.tidy_lines`) to `out`, as long as `data`; returns how
+    much that is. The text has no other white space than spaces, tabs and \\n."""
+    end = data.size
+    at = 0
+    to = 0
+    breaks = 0  # line ends in a row just written
+    while at <= end:
+        line_start = to
+        indented = at
+        while indented < end and (data[indented] == 32 or data[indented] == 9):
+            indented += 1
+        if indented > at and not (indented < end and data[indented] >= 0xE0 and _kind_at(data, indented, table) == HAN):
+            indented = at
+        at = indented
+        blank_since = to  # everything written from here on is spaces at the end of the line
+        while at < end and data[at] != 10:
+            if data[at] != 32 and data[at] != 9:
+                out[to] = data[at]
+                to += 1
+                at += 1
+                blank_since = to
+                continue
+            stop = at + 1
+            while stop < end and (data[stop] == 32 or data[stop] == 9):
+                stop += 1
+            if blank_since > line_start and (data[at] == 9 or (stop > at + 1 and data[at + 1] == 32)):
+                out[to] = 32
+                to += 1
+            else:
+                while at < stop:
+                    out[to] = data[at]
+                    to += 1
+                    at += 1
+            at = stop
+        to = blank_since
+        if to > line_start:
+            breaks = 0
+        if at < end:
+            breaks += 1
+            if breaks <= 2:
+                out[to] = 10
+                to += 1
+        at += 1
+    return to
