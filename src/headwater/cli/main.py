@@ -58,6 +58,7 @@ WATCHING = "Watching runs and machines"
 def _register() -> None:
     """Verbs in the order of `headwater --help`. Their modules import a part only when the verb is called."""
     from headwater.cli import (
+        alerts,
         check,
         curate_verbs,
         dataset_verbs,
@@ -93,6 +94,7 @@ def _register() -> None:
     app.command("export", rich_help_panel=STAGES)(export.command)
     app.command("generate", rich_help_panel=STAGES)(generate.command)
     app.command("serve", rich_help_panel=STAGES)(serve.command)
+    app.command("alerts", rich_help_panel=WATCHING)(alerts.command)
     app.command("exporter", rich_help_panel=WATCHING)(exporter.command)
     app.command("init", rich_help_panel=RECIPES)(init.command)
     app.command("plan", rich_help_panel=RECIPES)(plan.command)

@@ -17,6 +17,7 @@ from headwater.monitor.registry import METRICS
 Severity = Literal["warning", "critical"]
 
 TRAINING_JOB, MACHINE_JOB = "training_metrics", "gpu_metrics"
+A_GPU = "a GPU"
 FINDING_MINUTES = 10
 """An alert of a detector stays up so long after its last finding."""
 
@@ -26,14 +27,21 @@ STEP, STEP_SECONDS = METRICS["step"].prometheus, METRICS["step_seconds"].prometh
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`needs` says what must be there or go wrong before the expression has a value; "" where it always has one."""
+    """Fires while `value` meets `condition`, where `only` holds, for as long as `hold`. `needs`: without it `value` has
+    none; "" where every run and machine has one."""
 
     alert: str
     severity: Severity
-    expression: str
+    value: str
+    condition: str
     summary: str
+    only: str = ""
     hold: str = "0m"
     needs: str = ""
+
+    @property
+    def expression(self) -> str:
+        return f"{self.value} {self.condition}" + (f" and {self.only}" if self.only else "")
 
 
 DETECTORS: dict[str, tuple[str, Severity, str]] = {
@@ -64,7 +72,7 @@ DETECTORS: dict[str, tuple[str, Severity, str]] = {
 def _of_detectors() -> list[Rule]:
     found = _OWN["alerts"]
     return [
-        Rule(alert, severity, f'increase({found}{{detector="{name}"}}[{FINDING_MINUTES}m]) > 0', summary)
+        Rule(alert, severity, f'increase({found}{{detector="{name}"}}[{FINDING_MINUTES}m])', "> 0", summary)
         for name, (alert, severity, summary) in DETECTORS.items()
     ]
 
@@ -73,31 +81,30 @@ def _from_outside() -> list[Rule]:
     remaining = f"(last_over_time({_OWN['steps_planned']}[1h]) - last_over_time({STEP}[1h]))"
     pace = f"(increase({STEP_SECONDS}_sum[1h]) / increase({STEP_SECONDS}_count[1h]))"
     size, free = _OWN["filesystem_size"], _OWN["filesystem_free"]
+    throughput = METRICS["throughput"].prometheus
     return [
-        Rule("TrainingDown", "critical",
-             f'up{{job="{TRAINING_JOB}"}} == 0 and on(job, instance) {remaining} * {pace} > 60',
-             "a run that had more than a minute to go no longer answers", hold="1m"),
-        Rule("NoProgress", "critical", f"time() - {_OWN['step_time']} > 600",
+        Rule("TrainingDown", "critical", f"{remaining} * {pace}", "> 60",
+             "a run that had more than a minute to go no longer answers",
+             only=f'on (job, instance) up{{job="{TRAINING_JOB}"}} == 0', hold="1m"),
+        Rule("NoProgress", "critical", f"time() - {_OWN['step_time']}", "> 600",
              "no step has been recorded for ten minutes", hold="1m"),
-        Rule("CheckpointStale", "warning", f"time() - {_OWN['checkpoint_time']} > 3600",
+        Rule("CheckpointStale", "warning", f"time() - {_OWN['checkpoint_time']}", "> 3600",
              "the newest checkpoint is more than an hour old", hold="5m"),
-        Rule("SinkFails", "warning", f"increase({_OWN['sink_failures']}[10m]) > 0",
-             "figures of the run are lost: a sink cannot write"),
-        Rule("ThroughputDrop", "warning",
-             f"{METRICS['throughput'].prometheus} < 0.8 * "
-             f"quantile_over_time(0.5, {METRICS['throughput'].prometheus}[1h])",
+        Rule("SinkFails", "warning", f"increase({_OWN['sink_failures']}[10m])", "> 0",
+             "figures of the run are lost, as a sink cannot write"),
+        Rule("ThroughputDrop", "warning", f"{throughput} / quantile_over_time(0.5, {throughput}[1h])", "< 0.8",
              "throughput is more than a fifth below its median of the last hour", hold="10m"),
-        Rule("ExporterDown", "warning", f'up{{job="{MACHINE_JOB}"}} == 0',
+        Rule("ExporterDown", "warning", f'up{{job="{MACHINE_JOB}"}}', "== 0",
              "the machine's exporter no longer answers", hold="2m"),
-        Rule("DiskNearlyFull", "critical", f"{free} / {size} < 0.05", "less than 5 % of a file system is free",
+        Rule("DiskNearlyFull", "critical", f"{free} / {size}", "< 0.05", "less than 5 % of a file system is free",
              hold="2m"),
-        Rule("MachineMemoryNearlyFull", "warning", f"{_OWN['memory_available']} / {_OWN['memory_total']} < 0.05",
+        Rule("MachineMemoryNearlyFull", "warning", f"{_OWN['memory_available']} / {_OWN['memory_total']}", "< 0.05",
              "less than 5 % of the machine's memory is available", hold="2m"),
-        Rule("GpuError", "critical", f"{_OWN['gpu_xid']} > 0", "the driver reports an XID error", needs="a GPU"),
-        Rule("GpuMemoryErrors", "critical", f"increase({_OWN['gpu_ecc']}[10m]) > 0",
-             "uncorrectable errors in GPU memory", needs="a GPU"),
-        Rule("GpuHot", "warning", f"{_OWN['gpu_temperature']} > 88", "a GPU is hotter than 88 Celsius", hold="5m",
-             needs="a GPU"),
+        Rule("GpuError", "critical", _OWN["gpu_xid"], "> 0", "the driver reports an XID error", needs=A_GPU),
+        Rule("GpuMemoryErrors", "critical", f"delta({_OWN['gpu_ecc']}[10m])", "> 0",
+             "uncorrectable errors in GPU memory", needs=A_GPU),
+        Rule("GpuHot", "warning", _OWN["gpu_temperature"], "> 88", "a GPU is hotter than 88 Celsius", hold="5m",
+             needs=A_GPU),
     ]  # fmt: skip
 
 
