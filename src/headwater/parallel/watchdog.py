@@ -37,6 +37,7 @@ LOST_GRACE_SECONDS = 5.0
 _NOT_A_PLACE = {"watchdog.py", "rank_process.py", "contextlib.py"}
 
 _current: Watch | None = None
+_last_beat = (time.monotonic(), "start")
 
 
 class RanksLostError(HeadwaterError):
@@ -44,9 +45,16 @@ class RanksLostError(HeadwaterError):
 
 
 def beat(step: int | None = None, phase: str | None = None) -> None:
-    """Say that this process goes on: at every change of phase, and inside of long ones. Nothing without a watch."""
+    """Say that this process goes on: at every change of phase, and inside of long ones."""
+    global _last_beat
+    _last_beat = time.monotonic(), phase or _last_beat[1]
     if _current is not None:
         _current.beat(step, phase)
+
+
+def last_beat() -> tuple[float, str]:
+    """(`time.monotonic()` of the last beat of this process, its phase)."""
+    return _last_beat
 
 
 class Watch:
