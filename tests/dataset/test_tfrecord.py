@@ -11,11 +11,11 @@ from headwater.core.documents import Document, document_id
 from headwater.core.errors import CorruptArtifactError, InputError
 from headwater.core.files import atomic_write
 from headwater.core.jsonl import pretty_json
+from headwater.core.tfrecord import masked_crc
 from headwater.dataset import Loader, StepOrder, StepSegment, TokenDataset
 from headwater.dataset.config import DatasetConfig
 from headwater.dataset.files import pack_files
 from headwater.dataset.pack import dataset_index, shard_writer
-from headwater.dataset.tfrecord_format import masked_crc
 from headwater.dataset.tfrecord_shard import open_shard
 from headwater.tokenizer import Tokenizer
 from tests.dataset.conftest import SPEC

@@ -15,14 +15,9 @@ import numpy as np
 import xxhash
 
 from headwater.core.documents import Document
+from headwater.core.tfrecord import frame
 from headwater.dataset.shard_format import HEADER, Header
-from headwater.dataset.tfrecord_format import (
-    DOCUMENTS_SUFFIX,
-    INDEX_SUFFIX,
-    SUFFIX,
-    example,
-    frame,
-)
+from headwater.dataset.tfrecord_format import DOCUMENTS_SUFFIX, INDEX_SUFFIX, SUFFIX, example
 from headwater.dataset.writer import DocumentColumns, ShardSpec, packed_ids, shard_counts
 
 

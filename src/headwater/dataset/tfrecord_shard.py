@@ -17,16 +17,10 @@ from numpy.typing import NDArray
 
 from headwater.core.errors import InputError
 from headwater.core.jsonl import parse_json
+from headwater.core.tfrecord import HEAD_BYTES, TAIL_BYTES, masked_crc
 from headwater.dataset.shard import TokenShard
 from headwater.dataset.shard_format import HEADER, Header
-from headwater.dataset.tfrecord_format import (
-    DOCUMENTS_SUFFIX,
-    HEAD_BYTES,
-    RECORD_COLUMNS,
-    SUFFIX,
-    TAIL_BYTES,
-    masked_crc,
-)
+from headwater.dataset.tfrecord_format import DOCUMENTS_SUFFIX, RECORD_COLUMNS, SUFFIX
 
 
 class TfrecordShard(TokenShard):

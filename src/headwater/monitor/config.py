@@ -5,6 +5,8 @@ MonitorConfig(prometheus={"enabled": True, "port": 8000})
 
 from __future__ import annotations
 
+from typing import Literal
+
 from headwater.core.config import Section, field
 
 
@@ -23,6 +25,22 @@ class PrometheusConfig(Section):
     targets: str | None = field(None, kind="operational")
     """Folder of target files, which Prometheus watches (`file_sd_configs`) and several runs share; default
     `prometheus-targets` beside the run's folder."""
+
+
+class WandbConfig(Section):
+    """Figures to Weights & Biases as well; needs its package (`pip install 'headwater[wandb]'`)."""
+
+    enabled: bool = field(False, kind="operational")
+    """Send them."""
+
+    mode: Literal["online", "offline"] = field("online", kind="operational")
+    """`offline` writes into `wandb/` in the run's folder, to be sent later with `wandb sync`."""
+
+    project: str = field("headwater", kind="operational")
+    """Project there."""
+
+    entity: str | None = field(None, kind="operational")
+    """Team or person there; by default who is logged in."""
 
 
 class DetectorsConfig(Section):
@@ -72,6 +90,12 @@ class MonitorConfig(Section):
 
     prometheus: PrometheusConfig = field(default_factory=PrometheusConfig, kind="operational")
     """Live view."""
+
+    tensorboard: bool = field(False, kind="operational")
+    """Event files for TensorBoard in `tensorboard/` in the run's folder."""
+
+    wandb: WandbConfig = field(default_factory=WandbConfig, kind="operational")
+    """Weights & Biases."""
 
     detectors: DetectorsConfig = field(default_factory=DetectorsConfig, kind="operational")
     """Detectors of spikes, divergence, slow steps and the like."""

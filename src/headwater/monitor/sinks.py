@@ -19,6 +19,8 @@ from headwater.monitor.config import MonitorConfig
 from headwater.monitor.console import ConsoleSink
 from headwater.monitor.prometheus import PrometheusSink
 from headwater.monitor.record import MetricsRecord
+from headwater.monitor.sinks_tensorboard import FOLDER, TensorBoardSink
+from headwater.monitor.sinks_wandb import WandbSink
 
 RECORD = "metrics.jsonl"
 
@@ -101,6 +103,10 @@ def open_sinks(
             )
             if isinstance(served, PrometheusSink):
                 reporter.info(f"metrics at {served.url}")
+        if config.tensorboard:
+            sinks.add(lambda: TensorBoardSink(run_dir / FOLDER, done), TensorBoardSink.name)
+        if config.wandb.enabled:
+            sinks.add(lambda: WandbSink(config.wandb, run_dir, run_id), WandbSink.name)
     except BaseException:
         sinks.close(failed=True)
         raise
