@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import socket
 import subprocess
 import sys
@@ -22,6 +23,9 @@ from headwater.monitor.config import PrometheusConfig
 from headwater.monitor.detectors import default_detectors
 from headwater.monitor.endpoints import publish_target, sweep_targets, withdraw_target
 from headwater.monitor.prometheus import MOST_SERIES, PrometheusSink
+from tests.conftest import REPOSITORY
+
+SOURCE = REPOSITORY / "src" / "headwater"
 
 
 def free_port() -> int:
@@ -194,7 +198,11 @@ def test_events_are_counted_over_all_processes_of_a_run(run: Path) -> None:
 
 
 def test_every_detector_has_a_rule_of_its_own() -> None:
-    assert {one.name for one in default_detectors()} <= set(DETECTORS)
+    named = {one.name for one in default_detectors()}
+    for path in (*(SOURCE / "train").rglob("*.py"), *(SOURCE / "parallel").rglob("*.py")):
+        named |= set(re.findall(r'\bAlert\(\s*"(\w+)"', path.read_text(encoding="utf-8")))
+    assert "out_of_memory" in named
+    assert named <= set(DETECTORS), "add it to headwater.monitor.alerts_rules.DETECTORS"
     assert len({alert for alert, _, _ in DETECTORS.values()}) == len(DETECTORS)
 
 

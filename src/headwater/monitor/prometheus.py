@@ -30,7 +30,9 @@ from headwater.monitor.registry import METRICS, Metric
 if TYPE_CHECKING:
     from prometheus_client import core
 
-EVENTS = ("started", "resumed", "checkpoint", "interrupted", "warning", "alert", "finished")
+EVENTS = (
+    "started", "resumed", "checkpoint", "interrupted", "warning", "alert", "recovery", "rewound", "stopped", "finished",
+)  # fmt: skip
 """Events shown as 0 before the first of them, so that the first one is an increase."""
 
 MOST_SERIES = 200
