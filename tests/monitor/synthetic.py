@@ -37,8 +37,13 @@ def clean_run(steps: int, seed: int, *, tails: int | None = None, noise: float =
                 "mem_limit": 16e9,
                 "uniform_loss": UNIFORM,
                 "rank_seconds": [0.3 * math.exp(0.05 * shock()) for _ in range(4)],
-                "checkpoint_age_seconds": 120 * draw.random(),
-                "checkpoint_interval_seconds": 120.0,
+                "checkpoint_age_steps": step % 50,
+                "checkpoint_every_steps": 50,
+                "checkpoint_bytes": 1e9,
+                "disk_free_bytes": 1e11 * draw.random() + 2e9,
+                "lr_share": 1.0,
+                "phase": "run",
+                "weights_moved": True,
             }
         )
         if step % 50 == 0:

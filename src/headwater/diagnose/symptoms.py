@@ -80,8 +80,33 @@ SYMPTOMS: dict[str, Symptom] = {
         ("the learning rate is too high", "a batch with broken text", "overflow in fp16", "a hardware fault"),
         lambda s: (_calmer(s), _steadier(), Remedy("a wider range of numbers", ("train.precision=bf16",)), _look()),
     ),
+    "hardware": Symptom(
+        "weights that change by themselves",
+        ("changed_weights",),
+        ("memory that flips bits: a hardware fault", "code beside the trainer that writes into weights"),
+        lambda s: (
+            Remedy("go back behind the first such step, and replace the machine or device that had it"),
+            Remedy("keep more states to go back to", ("train.checkpoint.keep=5",)),
+        ),
+    ),
     "out_of_memory": Symptom(
         "out of memory", ("out_of_memory",), ("micro-batches or sequences are too large for the device",), _memory
+    ),
+    "disk": Symptom(
+        "the disk is full, or nearly",
+        ("disk_full", "disk_near_full"),
+        ("checkpoints of this run or of others", "what else is written to the same disk"),
+        lambda s: (Remedy("keep fewer checkpoints", ("train.checkpoint.keep=1",)),),
+    ),
+    "overflow": Symptom(
+        "fp16 overflows step after step",
+        ("overflow",),
+        ("activations or logits have grown", "a loss scale that begins or grows too high"),
+        lambda s: (
+            Remedy("a wider range of numbers", ("train.precision=bf16",)),
+            Remedy("a lower scale to begin with", ("train.scaler.init_scale=4096",)),
+            _steadier(),
+        ),
     ),
     "loss_spike": Symptom(
         "loss spike",
@@ -97,7 +122,7 @@ SYMPTOMS: dict[str, Symptom] = {
     ),
     "gradient_vanishing": Symptom(
         "vanishing gradients",
-        ("gradient_vanishing", "tensor_gradients", "no_updates"),
+        ("gradient_vanishing", "tensor_gradients"),
         ("the loss scale of fp16 is too small", "logits are saturated", "the batch asks for nothing (masked targets)"),
         lambda s: (Remedy("train without a loss scale", ("train.precision=bf16",)), _steadier()),
     ),
@@ -113,6 +138,15 @@ SYMPTOMS: dict[str, Symptom] = {
             _calmer(s),
             Remedy("or, if it was very low, a common rate", ("train.optimizer.lr=3e-4",)),
             _look("a few steps"),
+        ),
+    ),
+    "no_updates": Symptom(
+        "weights stand still",
+        ("no_updates",),
+        ("the learning rate is 0, or has been lowered far too much", "updates too small for the weights' precision"),
+        lambda s: (
+            Remedy("a floor for the learning rate", ("train.schedule.min_ratio=0.1",)),
+            Remedy("a common rate", (f"train.optimizer.lr={float(s.get('lr') or 3e-4):g}",)),
         ),
     ),
     "plateau": Symptom(
@@ -148,11 +182,20 @@ SYMPTOMS: dict[str, Symptom] = {
     ),
     "slow_steps": Symptom(
         "steps have become slower",
-        ("slow_steps", "slow_rank", "old_checkpoint"),
+        ("slow_steps", "slow_rank"),
         ("other work on the machine", "a device that throttles (heat, power)", "a slow network or rank"),
         lambda s: (
             Remedy("measure the machines: `headwater check cluster`"),
             Remedy("make steps cheaper where the machine stays as it is", ("train.compile=true",)),
+        ),
+    ),
+    "old_checkpoint": Symptom(
+        "checkpoints do not come as often as asked",
+        ("old_checkpoint",),
+        ("storage too slow for their size", "saves that fail or hang"),
+        lambda s: (
+            Remedy("save beside the training", ("train.checkpoint.async_save=true",)),
+            Remedy("save at fixed steps, less often", ("train.checkpoint.every=1000",)),
         ),
     ),
     "low_gpu_utilisation": Symptom(
@@ -169,7 +212,7 @@ SYMPTOMS: dict[str, Symptom] = {
     ),
     "stalled": Symptom(
         "stalled",
-        ("stalled",),
+        ("stalled", "hang"),
         ("a rank that hangs or died", "storage that does not answer", "a process that was stopped"),
         lambda s: (
             Remedy("end the process and run the same command again: it goes on from the last checkpoint"),

@@ -114,3 +114,18 @@ class Persistence:
     def __call__(self, holds: bool) -> bool:
         self.held = self.held + 1 if holds else 0
         return self.held == self._steps
+
+
+class Change:
+    """Says yes at the step at which a planned change begins: `phase` of the figures is another than before. What is
+    usual for a loss is learned anew then; a level that rises with the data is no fault."""
+
+    def __init__(self) -> None:
+        self.phase: str | None = None
+
+    def __call__(self, figures: Figures) -> bool:
+        phase = figures.get("phase")
+        if not isinstance(phase, str) or phase == self.phase:
+            return False
+        before, self.phase = self.phase, phase
+        return before is not None

@@ -10,7 +10,7 @@ from copy import deepcopy
 from typing import Any
 
 from headwater.monitor.config import DetectorsConfig
-from headwater.monitor.detectors import machine, model_health, progress, spikes
+from headwater.monitor.detectors import machine, model_health, plateau, progress, spikes
 from headwater.monitor.detectors.base import Alert, Detector, Figures
 
 QUIET_STEPS = 8
@@ -27,13 +27,14 @@ def training_detectors(config: DetectorsConfig | None = None) -> list[Detector]:
     config = config or DetectorsConfig()
     return [
         spikes.NonFinite(),
+        model_health.ChangedWeights(),
         spikes.LossSpike(spike=config.spike_score),
         spikes.MovingAverageRule(factor=config.moving_average_factor),
         spikes.GradientExplosion(limit=config.grad_norm_high),
         spikes.GradientVanishing(limit=config.grad_norm_low),
         progress.NoConvergence(after=config.no_convergence_steps),
         progress.SlowDivergence(),
-        progress.Plateau(),
+        plateau.Plateau(),
         progress.Oscillation(),
         model_health.DeadHeads(),
         model_health.TensorGradients(high=config.grad_norm_high, low=config.grad_norm_low),
@@ -51,6 +52,7 @@ def machine_detectors(config: DetectorsConfig | None = None) -> list[Detector]:
         machine.MemoryCreep(),
         machine.MemoryNearLimit(),
         machine.OldCheckpoint(),
+        machine.DiskNearFull(),
     ]
 
 

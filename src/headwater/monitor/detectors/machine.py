@@ -1,13 +1,15 @@
-"""Time and memory: data that comes late, slower steps, a slow rank, memory that creeps or runs out, old checkpoints.
+"""Time and room: late data, slower steps, a slow rank, memory that creeps or runs out, old checkpoints, a full disk.
 
 In: `step_seconds`, `step_tokens`, `data_wait_seconds`, `rank_seconds` (a list, by rank), `mem_allocated`, `mem_limit`,
-`checkpoint_age_seconds`, `checkpoint_interval_seconds`. Out: one alert when a condition has held long enough.
+`checkpoint_age_steps`, `checkpoint_every_steps`, `disk_free_bytes`, `checkpoint_bytes`. Out: one alert when a condition
+has held long enough.
 
     SlowData().observe(1, {"step_seconds": 0.5, "data_wait_seconds": 0.01})
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Mapping
 from itertools import pairwise
@@ -109,30 +111,31 @@ class SlowSteps:
 
 
 class SlowRank:
-    """One rank's own work (without waiting for others) takes so long that the median rank's time over its own is below
-    `score` for `steps` steps. 0.7 is NVIDIA's resiliency extension's default threshold."""
+    """One rank's own work (without waiting for others) takes so long that the time of the other ranks' median over its
+    own is below `score` in `samples` samples running. 0.7 is the default threshold of NVIDIA's resiliency extension."""
 
     name = "slow_rank"
 
-    def __init__(self, score: float = 0.7, steps: int = 10) -> None:
-        self._score, self._steps = score, steps
+    def __init__(self, score: float = 0.7, samples: int = 3) -> None:
+        self._score, self._samples = score, samples
         self._held: dict[str, int] = {}
 
     def observe(self, step: int, figures: Figures) -> Alert | None:
         seconds = figures.get("rank_seconds")
         if not isinstance(seconds, list | tuple) or len(seconds) < 2:
             return None
-        middle = median(seconds)
         found = None
+        ordered = sorted(seconds)
         for rank, own in enumerate(seconds):
+            middle = _median_of_others(ordered, own)
             slow = own > 0 and middle / own < self._score
             self._held[str(rank)] = self._held.get(str(rank), 0) + 1 if slow else 0
-            if self._held[str(rank)] == self._steps and found is None:
+            if self._held[str(rank)] == self._samples and found is None:
                 found = Alert(
                     self.name,
                     "warning",
                     step,
-                    f"rank {rank} takes {own:.3g} s for its part of a step, the median rank {middle:.3g} s",
+                    f"rank {rank} takes {own:.3g} s for its part of a step, the others {middle:.3g} s",
                     {"rank": rank, "seconds": own, "median": middle},
                 )
         return found
@@ -144,13 +147,24 @@ class SlowRank:
         self._held = dict(state["held"])
 
 
+def _median_of_others(ordered: list[float], own: float) -> float:
+    """Of two ranks the other one, of thousands nearly the median: no copy for each."""
+    count = len(ordered) - 1
+    place = bisect_left(ordered, own)
+
+    def other(index: int) -> float:
+        return ordered[index if index < place else index + 1]
+
+    return (other((count - 1) // 2) + other(count // 2)) / 2
+
+
 class MemoryCreep:
     """Memory grew in nearly every stretch of the last `window` steps, and by `ratio` altogether. The first `settle`
     steps do not count: caches and optimizer state appear in them."""
 
     name = "memory_creep"
 
-    def __init__(self, window: int = 160, ratio: float = 0.03, settle: int = 40) -> None:
+    def __init__(self, window: int = 120, ratio: float = 0.03, settle: int = 40) -> None:
         self._values: deque[float] = deque(maxlen=window)
         self._ratio, self._settle, self._seen = ratio, settle, 0
         self._persists = Persistence(1)
@@ -208,20 +222,48 @@ class MemoryNearLimit:
 
 
 class OldCheckpoint:
-    """No checkpoint for `ratio` times as long as they usually take to come."""
+    """No checkpoint for `ratio` times as many steps, or as much time, as they are asked to come in; whichever of both
+    the run counts in (`checkpoint_age_*` and `checkpoint_every_*`, in `steps` or `seconds`)."""
 
     name = "old_checkpoint"
 
-    def __init__(self, ratio: float = 3.0) -> None:
+    def __init__(self, ratio: float = 2.5) -> None:
         self._ratio = ratio
         self._persists = Persistence(1)
 
     def observe(self, step: int, figures: Figures) -> Alert | None:
-        age, interval = number(figures, "checkpoint_age_seconds"), number(figures, "checkpoint_interval_seconds")
-        if age is None or not interval or not self._persists(age > self._ratio * interval):
+        for unit in ("steps", "seconds"):
+            age, every = number(figures, f"checkpoint_age_{unit}"), number(figures, f"checkpoint_every_{unit}")
+            if age is None or not every:
+                continue
+            if not self._persists(age > self._ratio * every):
+                return None
+            message = f"the last checkpoint is {age:,.0f} {unit} old; they should come every {every:,.0f}"
+            return Alert(self.name, "warning", step, message, {"age": age, "every": every, "unit": unit})
+        return None
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"held": self._persists.held}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._persists.held = int(state["held"])
+
+
+class DiskNearFull:
+    """Where checkpoints are written there is no room for another one (`disk_free_bytes`, `checkpoint_bytes`)."""
+
+    name = "disk_near_full"
+
+    def __init__(self, checkpoints: float = 1.2) -> None:
+        self._checkpoints = checkpoints
+        self._persists = Persistence(1)
+
+    def observe(self, step: int, figures: Figures) -> Alert | None:
+        free, needed = number(figures, "disk_free_bytes"), number(figures, "checkpoint_bytes")
+        if free is None or not needed or not self._persists(free < self._checkpoints * needed):
             return None
-        message = f"the last checkpoint is {age:,.0f} s old; they come every {interval:,.0f} s"
-        return Alert(self.name, "warning", step, message, {"age": age, "interval": interval})
+        message = f"the next checkpoint takes {needed / 2**30:.2f} GiB, and {free / 2**30:.2f} GiB are free"
+        return Alert(self.name, "critical", step, message, {"free": free, "needed": needed})
 
     def state_dict(self) -> dict[str, Any]:
         return {"held": self._persists.held}

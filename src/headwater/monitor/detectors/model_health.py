@@ -1,7 +1,8 @@
 """Parameters and heads that no longer do anything, or too much.
 
 In: `update_ratio` (by parameter), `param_grad_norm` (by parameter), `head_entropy_ratio` and `head_activity_ratio` (by
-"layer.head"), all only at steps where they were sampled. Out: alerts that name them.
+head), all only at steps where they were sampled; `changed_weights` and `weights_moved` at every step. Out: alerts that
+name them.
 
     DeadHeads().observe(200, {"head_activity_ratio": {"0.0": 1.1, "0.1": 0.002}})
 """
@@ -9,9 +10,10 @@ In: `update_ratio` (by parameter), `param_grad_norm` (by parameter), `head_entro
 from __future__ import annotations
 
 from collections.abc import Mapping
+from statistics import median
 from typing import Any
 
-from headwater.monitor.detectors.base import Alert, Figures
+from headwater.monitor.detectors.base import Alert, Figures, Persistence, RobustWindow, number
 
 
 class _Named:
@@ -55,7 +57,7 @@ class DeadHeads(_Named):
         names = self.reached(bad)
         if not names:
             return None
-        return Alert(self.name, "warning", step, f"attention heads (layer.head): {_listed(names)}", {"heads": names})
+        return Alert(self.name, "warning", step, f"attention heads: {_listed(names)}", {"heads": names})
 
 
 class TensorGradients(_Named):
@@ -63,7 +65,7 @@ class TensorGradients(_Named):
 
     name = "tensor_gradients"
 
-    def __init__(self, high: float = 1e5, low: float = 1e-7, samples: int = 20) -> None:
+    def __init__(self, high: float = 1e5, low: float = 1e-7, samples: int = 3) -> None:
         super().__init__(samples)
         self._high, self._low = high, low
 
@@ -83,20 +85,68 @@ class TensorGradients(_Named):
 
 
 class NoUpdates(_Named):
-    """Parameters that move by less than `low` of their size in `samples` samples running: learning has stopped. Only
-    when it is more than half of them: single frozen parameters can be meant."""
+    """Learning has stopped. At once: `steps` updates running leave every weight as it was (`weights_moved`). In
+    `samples` samples running: more than half of the parameters move by less than `low` of their size (single frozen
+    ones can be meant), or the middle one by less than `share` of what is usual at that learning rate (`lr_share`)."""
 
     name = "no_updates"
 
-    def __init__(self, low: float = 1e-9, samples: int = 5) -> None:
+    def __init__(self, low: float = 1e-9, share: float = 0.01, samples: int = 2, steps: int = 5) -> None:
         super().__init__(samples)
-        self._low = low
+        self._low, self._share, self._steps = low, share, steps
+        self._usual = RobustWindow(16)
+        self._still, self._little = Persistence(steps), Persistence(samples)
 
     def observe(self, step: int, figures: Figures) -> Alert | None:
+        moved = figures.get("weights_moved")
+        if moved is not None and self._still(moved is False):
+            message = f"the last {self._steps} updates left every weight as it was"
+            return Alert(self.name, "warning", step, message, {"steps": self._steps}, step - self._steps)
         ratios = figures.get("update_ratio") or {}
         names = self.reached({name: value < self._low for name, value in ratios.items()})
-        if 2 * len(names) <= len(ratios) or not names:
+        if 2 * len(names) > len(ratios):
+            message = f"{len(names)} of {len(ratios)} parameters no longer change"
+            return Alert(self.name, "warning", step, message, {"names": names})
+        rate = number(figures, "lr_share")
+        if not ratios or not rate:
             return None
-        return Alert(
-            self.name, "warning", step, f"{len(names)} of {len(ratios)} parameters no longer change", {"names": names}
+        middle = median(ratios.values()) / rate
+        usual = self._usual.median if len(self._usual) >= 3 else None
+        little = usual is not None and middle < self._share * usual
+        if not little:
+            self._usual.add(middle)
+        if usual is None or not self._little(little):
+            return None
+        message = (
+            f"updates move parameters {usual / max(middle, 1e-30):,.0f} times less than usual at this learning rate"
         )
+        return Alert(self.name, "warning", step, message, {"usual": usual, "now": middle})
+
+    def state_dict(self) -> dict[str, Any]:
+        held = {"still": self._still.held, "little": self._little.held}
+        return {**super().state_dict(), **held, "usual": self._usual.values}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._still.held, self._little.held = int(state["still"]), int(state["little"])
+        self._usual.values = list(state["usual"])
+
+
+class ChangedWeights:
+    """Weights that differ from what the last update left (`changed_weights`, their names): memory that flips bits, or
+    code that writes into them. Every bit counts, at the step itself; only a state from before is good."""
+
+    name = "changed_weights"
+
+    def observe(self, step: int, figures: Figures) -> Alert | None:
+        names = figures.get("changed_weights")
+        if not names:
+            return None
+        message = f"weights changed between two updates, by nobody's doing: {_listed(list(names))}"
+        return Alert(self.name, "critical", step, message, {"tensors": list(names)})
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        return None

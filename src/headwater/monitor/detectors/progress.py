@@ -1,7 +1,8 @@
 """Loss that does not go down, goes up slowly, or swings.
 
-In: `loss`, and `uniform_loss` (that of a guess: the logarithm of the vocabulary). Out: one alert when it becomes
-certain, within the window each detector states.
+In: `loss`; `uniform_loss` and `unigram_loss` (what guessing costs without and with knowing how often each token comes);
+`lr_share` (the learning rate as a share of its peak); `phase` (what is trained on: where it changes, levels are learned
+anew). Out: one alert when it becomes certain, within the window each detector states.
 
     NoConvergence().observe(1, {"loss": 10.4})
 """
@@ -9,47 +10,69 @@ certain, within the window each detector states.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from statistics import median
 from typing import Any
 
-from headwater.monitor.detectors.base import Alert, Figures, Persistence, number
+from headwater.monitor.detectors.base import Alert, Change, Figures, Persistence, number
 
 
 class NoConvergence:
-    """`after` steps into the run the loss is still within `ratio` of where it began. Says so once. A run that begins
-    below two thirds of `uniform_loss` goes on with a trained model, which need not learn that much."""
+    """Nothing is learned. `after` steps into the run, counted from half of the peak learning rate on, the loss is still
+    within `ratio` of where it began; or, a third of that later, no lower than what token frequencies alone explain
+    (`unigram_loss`), and falling by less than `ratio` in `flat` steps: a healthy model rests at that level, too, but
+    not for so long. Says so once. A run that begins below two thirds of `uniform_loss` goes on with a trained model,
+    which need not learn that much."""
 
     name = "no_convergence"
 
-    def __init__(self, after: int = 200, ratio: float = 0.02, sample: int = 20) -> None:
+    def __init__(self, after: int = 200, ratio: float = 0.02, sample: int = 20, flat: int = 140) -> None:
         self._after, self._ratio, self._sample = after, ratio, sample
         self._first: list[float] = []
-        self._last: deque[float] = deque(maxlen=2 * sample)
+        self._last: deque[float] = deque(maxlen=max(flat, 3 * sample))
         self._seen = 0
+        self._done = False
 
     def observe(self, step: int, figures: Figures) -> Alert | None:
         loss = number(figures, "loss")
-        if loss is None or self._seen > self._after:
+        if loss is None or self._done:
             return None
-        self._seen += 1
+        share = number(figures, "lr_share")
+        if self._seen or share is None or share >= 0.5:
+            self._seen += 1
         if len(self._first) < self._sample:
             self._first.append(loss)
         self._last.append(loss)
-        if self._seen != self._after:
+        if self._seen < self._after:
             return None
-        began, now = median(self._first), median(self._last)
-        guess = number(figures, "uniform_loss")
-        if now < (1 - self._ratio) * began or (guess is not None and began < guess * 2 / 3):
+        began, recent = median(self._first), list(self._last)
+        now = median(recent[-2 * self._sample :])
+        uniform, unigram = number(figures, "uniform_loss"), number(figures, "unigram_loss")
+        self._done = self._seen >= 2 * self._after or (uniform is not None and began < uniform * 2 / 3)
+        evidence = {"began": began, "now": now, "unigram": unigram}
+        if self._done:
             return None
-        message = f"loss {now:.3f} after {self._seen} steps, {began:.3f} at the beginning: nothing has been learned"
-        return Alert(self.name, "warning", step, message, {"began": began, "now": now})
+        if self._seen == self._after and now >= (1 - self._ratio) * began:
+            self._done = True
+            message = f"loss {now:.3f} after {self._seen} steps, {began:.3f} at the beginning: nothing has been learned"
+            return Alert(self.name, "warning", step, message, evidence, step - self._after + 1)
+        if unigram is None or self._seen < self._after * 4 // 3:
+            return None
+        if now < (1 - 1.5 * self._ratio) * unigram:
+            self._done = True
+        third = len(recent) // 3
+        flat = median(recent[-third:]) > (1 - self._ratio) * median(recent[:third])
+        if not flat or now < (1 - 0.75 * self._ratio) * unigram:
+            return None
+        self._done = True
+        message = f"loss {now:.3f} after {self._seen} steps: token frequencies alone explain {unigram:.3f}"
+        return Alert(self.name, "warning", step, message, evidence, step - self._seen + 1)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"first": self._first, "last": list(self._last), "seen": self._seen}
+        return {"first": self._first, "last": list(self._last), "seen": self._seen, "done": self._done}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._first, self._seen = list(state["first"]), int(state["seen"])
+        self._first, self._seen, self._done = list(state["first"]), int(state["seen"]), bool(state["done"])
         self._last.clear()
         self._last.extend(state["last"])
 
@@ -64,11 +87,15 @@ class SlowDivergence:
         self._ratio, self._least = ratio, least
         self._lowest: float | None = None
         self._persists = Persistence(8)
+        self._change = Change()
 
     def observe(self, step: int, figures: Figures) -> Alert | None:
         loss = number(figures, "loss")
         if loss is None:
             return None
+        if self._change(figures):
+            self._values.clear()
+            self._lowest = None
         self._values.append(loss)
         if len(self._values) < (self._values.maxlen or 0):
             return None
@@ -78,74 +105,22 @@ class SlowDivergence:
         if not self._persists(rise > self._ratio * self._lowest + self._least):
             return None
         message = f"loss {now:.3f} over the last {len(self._values)} steps, {self._lowest:.3f} at its best"
-        return Alert(self.name, "warning", step, message, {"now": now, "best": self._lowest})
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"values": list(self._values), "lowest": self._lowest, "held": self._persists.held}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._values.clear()
-        self._values.extend(state["values"])
-        self._lowest, self._persists.held = state["lowest"], int(state["held"])
-
-
-class Plateau:
-    """The loss of the last `sample` steps is within `ratio` of what it was at half as many steps.
-
-    Doublings, not a fixed window: a healthy loss falls like a power of the steps, by about as much with each doubling,
-    and over any fixed window it looks flat late in a run. Looked at from `after` steps on; says so once a doubling.
-    """
-
-    name = "plateau"
-
-    def __init__(self, after: int = 200, ratio: float = 0.003, sample: int = 50) -> None:
-        self._after, self._ratio = after, ratio
-        self._values: deque[float] = deque(maxlen=sample)
-        self._history: list[tuple[int, float]] = []
-        self._silent_until = 0
-        self._persists = Persistence(sample)
-
-    def observe(self, step: int, figures: Figures) -> Alert | None:
-        loss = number(figures, "loss")
-        if loss is None:
-            return None
-        self._values.append(loss)
-        if len(self._values) < (self._values.maxlen or 0):
-            return None
-        now = median(self._values)
-        if not self._history or step >= 1.1 * self._history[-1][0]:
-            self._history.append((step, now))
-        before = _at(self._history, step / 2)
-        flat = before is not None and step >= self._after and now > (1 - self._ratio) * before
-        if not self._persists(flat) or step < self._silent_until:
-            return None
-        self._silent_until = 2 * step
-        message = f"loss {now:.3f}, {before:.3f} at half as many steps: no progress"
-        return Alert(self.name, "warning", step, message, {"now": now, "at_half": before})
+        onset = step - len(self._values)
+        return Alert(self.name, "warning", step, message, {"now": now, "best": self._lowest}, onset)
 
     def state_dict(self) -> dict[str, Any]:
         return {
             "values": list(self._values),
-            "history": [list(pair) for pair in self._history],
-            "silent_until": self._silent_until,
+            "lowest": self._lowest,
             "held": self._persists.held,
+            "phase": self._change.phase,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._values.clear()
         self._values.extend(state["values"])
-        self._history = [(int(step), float(loss)) for step, loss in state["history"]]
-        self._silent_until, self._persists.held = int(state["silent_until"]), int(state["held"])
-
-
-def _at(history: Sequence[tuple[int, float]], step: float) -> float | None:
-    """The last median noted at or before a step."""
-    found = None
-    for noted, value in history:
-        if noted > step:
-            break
-        found = value
-    return found
+        self._lowest, self._persists.held = state["lowest"], int(state["held"])
+        self._change.phase = state["phase"]
 
 
 class Oscillation:
@@ -162,11 +137,15 @@ class Oscillation:
         self._recent: deque[float] = deque(maxlen=local)
         self._widths: deque[float] = deque(maxlen=64 + 256)
         self._persists = Persistence(steps)
+        self._change = Change()
 
     def observe(self, step: int, figures: Figures) -> Alert | None:
         loss = number(figures, "loss")
         if loss is None:
             return None
+        if self._change(figures):
+            self._recent.clear()
+            self._widths.clear()
         if len(self._recent) == self._recent.maxlen:
             self._widths.append(abs(loss - median(self._recent)))
         self._recent.append(loss)
@@ -178,13 +157,18 @@ class Oscillation:
         if not self._persists(wide):
             return None
         message = f"loss swings by {now:.3f} around its level, {now / max(before, 1e-12):.1f} times as widely as before"
-        return Alert(self.name, "warning", step, message, {"width": now, "before": before})
+        return Alert(self.name, "warning", step, message, {"width": now, "before": before}, step - 64)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"recent": list(self._recent), "widths": list(self._widths), "held": self._persists.held}
+        return {
+            "recent": list(self._recent),
+            "widths": list(self._widths),
+            "held": self._persists.held,
+            "phase": self._change.phase,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         for store, key in ((self._recent, "recent"), (self._widths, "widths")):
             store.clear()
             store.extend(state[key])
-        self._persists.held = int(state["held"])
+        self._persists.held, self._change.phase = int(state["held"]), state["phase"]

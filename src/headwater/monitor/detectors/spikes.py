@@ -1,6 +1,7 @@
 """Loss and gradient norm that leave their recent range, or the range of numbers.
 
-In: `loss`, `grad_norm`, `non_finite` (the first tensor with NaN or infinity, by name). Out: alerts at the step itself.
+In: `loss`, `grad_norm`, `non_finite` (the first tensor with NaN or infinity, by name), `phase` (what is trained on:
+where it changes, levels are learned anew). Out: alerts at the step itself.
 
     LossSpike().observe(1, {"loss": 2.3})
 """
@@ -13,7 +14,7 @@ from collections.abc import Mapping
 from statistics import median
 from typing import Any
 
-from headwater.monitor.detectors.base import Alert, Figures, Persistence, RobustWindow, number
+from headwater.monitor.detectors.base import Alert, Change, Figures, Persistence, RobustWindow, number
 
 FLOOR = 0.01
 """Share of the level added to its deviation, so that a very quiet loss does not make small changes look large."""
@@ -44,11 +45,14 @@ class LossSpike:
         self._rises = RobustWindow(window, floor_ratio=0.0)
         self._spike, self._least, self._warm_up, self._patience = spike, least, warm_up, patience
         self._flagged = 0
+        self._change = Change()
 
     def observe(self, step: int, figures: Figures) -> Alert | None:
         loss = number(figures, "loss")
         if loss is None:
             return None
+        if self._change(figures):
+            self._recent.clear()
         if not self._recent:
             self._accept(loss)
             return None
@@ -77,11 +81,17 @@ class LossSpike:
         self._recent.append(loss)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"recent": list(self._recent), "rises": self._rises.values, "flagged": self._flagged}
+        return {
+            "recent": list(self._recent),
+            "rises": self._rises.values,
+            "flagged": self._flagged,
+            "phase": self._change.phase,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._recent.clear()
         self._recent.extend(state["recent"])
+        self._change.phase = state["phase"]
         self._rises.values, self._flagged = list(state["rises"]), int(state["flagged"])
 
 
@@ -98,11 +108,14 @@ class MovingAverageRule:
         self._values: deque[float] = deque(maxlen=window)
         self._factor, self._least, self._warm_up, self._patience = factor, least, warm_up, patience
         self._flagged = 0
+        self._change = Change()
 
     def observe(self, step: int, figures: Figures) -> Alert | None:
         loss = number(figures, "loss")
         if loss is None:
             return None
+        if self._change(figures):
+            self._values.clear()
         if len(self._values) >= self._warm_up:
             average = sum(self._values) / len(self._values)
             if loss > max(self._factor * average, average + self._least):
@@ -117,12 +130,12 @@ class MovingAverageRule:
         return None
 
     def state_dict(self) -> dict[str, Any]:
-        return {"values": list(self._values), "flagged": self._flagged}
+        return {"values": list(self._values), "flagged": self._flagged, "phase": self._change.phase}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._values.clear()
         self._values.extend(state["values"])
-        self._flagged = int(state["flagged"])
+        self._flagged, self._change.phase = int(state["flagged"]), state["phase"]
 
 
 class NonFinite:
@@ -154,15 +167,25 @@ def _not_finite(value: Any) -> bool:
 
 class GradientExplosion:
     """Gradient norm above `limit`, or `score` robust standard deviations and `ratio` times above its recent median (of
-    logarithms: norms spread by factors)."""
+    logarithms: norms spread by factors): `burst` times at once, or in `often` of the last eight steps. Single norms of
+    up to twelve times the usual come in healthy runs, where a step's few documents ask for the same thing."""
 
     name = "gradient_explosion"
 
     def __init__(
-        self, window: int = 128, score: float = 8.0, ratio: float = 5.0, limit: float = 1e5, warm_up: int = 32
+        self,
+        window: int = 128,
+        score: float = 8.0,
+        ratio: float = 5.0,
+        burst: float = 25.0,
+        often: int = 4,
+        limit: float = 1e5,
+        warm_up: int = 32,
     ) -> None:
         self._window = RobustWindow(window, floor_ratio=0.0)
-        self._score, self._ratio, self._limit, self._warm_up = score, ratio, limit, warm_up
+        self._score, self._ratio, self._burst, self._often = score, ratio, burst, often
+        self._limit, self._warm_up = limit, warm_up
+        self._high: deque[bool] = deque(maxlen=8)
         self._flagged = 0
 
     def observe(self, step: int, figures: Figures) -> Alert | None:
@@ -171,12 +194,10 @@ class GradientExplosion:
             return None
         value = math.log(max(norm, 1e-30))
         usual = math.exp(self._window.median) if len(self._window) else None
-        sudden = (
-            len(self._window) >= self._warm_up
-            and value - self._window.median > math.log(self._ratio)
-            and self._window.score(value) > self._score
-        )
-        if not sudden and norm <= self._limit:
+        times = norm / usual if usual and len(self._window) >= self._warm_up else 0.0
+        high = times > self._ratio and self._window.score(value) > self._score
+        self._high.append(high)
+        if not high and norm <= self._limit:
             self._flagged = 0
             self._window.add(value)
             return None
@@ -184,16 +205,21 @@ class GradientExplosion:
         if self._flagged > self._warm_up:  # a new level, not a burst
             self._flagged = 0
             self._window.clear()
+            self._high.clear()
+        if norm <= self._limit and times < self._burst and sum(self._high) < self._often:
+            return None
         beside = f", usually {usual:.3g}" if usual is not None else ""
-        return Alert(
-            self.name, "critical", step, f"gradient norm {norm:.3g}{beside}", {"grad_norm": norm, "median": usual}
-        )
+        evidence = {"grad_norm": norm, "median": usual}
+        onset = step - max((age for age, high in enumerate(reversed(self._high)) if high), default=0)
+        return Alert(self.name, "critical", step, f"gradient norm {norm:.3g}{beside}", evidence, onset)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"window": self._window.values, "flagged": self._flagged}
+        return {"window": self._window.values, "high": list(self._high), "flagged": self._flagged}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._window.values, self._flagged = list(state["window"]), int(state["flagged"])
+        self._high.clear()
+        self._high.extend(state["high"])
 
 
 class GradientVanishing:
@@ -218,7 +244,8 @@ class GradientVanishing:
         if not self._persists(low):
             return None
         message = f"gradient norm {norm:.3g} for {self._steps} steps"
-        return Alert(self.name, "warning", step, message, {"grad_norm": norm, "median": usual})
+        onset = step - self._steps + 1
+        return Alert(self.name, "warning", step, message, {"grad_norm": norm, "median": usual}, onset)
 
     def state_dict(self) -> dict[str, Any]:
         return {"window": self._window.values, "held": self._persists.held}
