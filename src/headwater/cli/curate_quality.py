@@ -92,6 +92,7 @@ def clean(
         clean={**settings.curate.clean.model_dump(), **changed},
         language={"accepted": ()},
         quality={"rules": ()},
+        site_lines=settings.curate.site_lines.model_dump(),
     )
     _run(inputs, out, config, settings, kind, text_field, id_field, lang, domain, True, force, json_, quiet)
 
@@ -138,7 +139,9 @@ def filter_(
         "classifier": {"model": str(classifier or ""), "min_score": min_score},
     }
     language = {**settings.curate.language.model_dump(), "accepted": _names(accept), "min_share": min_share}
-    config = _only(settings.curate, clean=_NO_CLEANING, language=language, quality=quality)
+    config = _only(
+        settings.curate, clean=_NO_CLEANING, language=language, quality=quality, site_lines={"enabled": False}
+    )
     _run(inputs, out, config, settings, kind, text_field, id_field, lang, domain, False, force, json_, quiet)
 
 

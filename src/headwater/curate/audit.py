@@ -28,6 +28,8 @@ from headwater.curate.dedup.benchmark_files import benchmark_files
 from headwater.curate.dedup.benchmarks import Item
 from headwater.curate.evidence import clopper_pearson, covered, overlap, wilson, words
 from headwater.curate.questions import settings_of
+from headwater.curate.site_lines import RULE as SITE_LINE
+from headwater.curate.site_lines import site_of
 
 REMOVED = "removed.parquet"
 TOLERANCE = 1e-6
@@ -207,6 +209,11 @@ class _Replay:
             return self._compared(row)
         if rule.startswith("dedup.ngram"):
             return self._passage(row)
+        if rule == SITE_LINE:
+            mine, theirs = (site_of(self._documents.get(row[key], {}).get("url") or "") for key in ("id", "kept_id"))
+            return (
+                self._passage(row) if mine and mine == theirs else Verdict(False, "the other page is of another site")
+            )
         if rule == "decontaminate.question":
             return self._question(row)
         return self._alone(row)

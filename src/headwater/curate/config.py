@@ -284,6 +284,32 @@ class LanguageConfig(Section):
         return self
 
 
+class SiteLinesConfig(Section):
+    """Lines that stand on many pages of one site and belong to none of them: menus, notices, slogans. A site is the
+    host of a document's `url`; documents without one are left alone."""
+
+    enabled: bool = field(True)
+    """Cut such lines out."""
+
+    min_pages: int = field(10, unit="documents", ge=2)
+    """Least number of pages (addresses) of a site that have the line."""
+
+    min_share: float = field(0.1, unit="ratio", gt=0, le=1)
+    """Least share of the site's pages that have it."""
+
+    min_words: float = field(8.0, unit="words", ge=0)
+    """A line worth fewer words than this (1.6 CJK characters count as one) goes only at the beginning or end of a page,
+    where nothing but such lines lies between it and the edge."""
+
+    domains: tuple[str, ...] = field(("web", "other"))
+    """Domains whose documents are looked at."""
+
+    lines_in_memory: int = field(4_000_000, kind="operational", ge=1)
+    """Lines a worker counts at a time, about 100 bytes of memory each."""
+
+    _tuples = field_validator("domains", mode="before")(_as_tuple)
+
+
 class SplitConfig(Section):
     """Division into train, validation and test, by a hash of the cleaned text after deduplication."""
 
@@ -324,6 +350,9 @@ class CurateConfig(Section):
 
     dedup: DedupConfig = field(default_factory=DedupConfig)
     """Deduplication."""
+
+    site_lines: SiteLinesConfig = field(default_factory=SiteLinesConfig)
+    """Lines that many pages of a site have."""
 
     decontaminate: DecontaminateConfig = field(default_factory=DecontaminateConfig)
     """Removal of benchmark questions."""

@@ -48,6 +48,8 @@ from headwater.curate.place import REMOVED_IDS, PlaceTask, place_shard, sorted_i
 from headwater.curate.questions import benchmark_index
 from headwater.curate.shard_cache import ShardCache, clear_old, shard_key
 from headwater.curate.sift import rule_versions
+from headwater.curate.site_lines import RULE as SITE_RULE
+from headwater.curate.site_lines import find_site_lines
 from headwater.curate.split import Limits, limits, sides, split_numbers
 from headwater.curate.texts import CorpusTexts
 from headwater.curate.undo import takedown_ids, without_rules
@@ -99,6 +101,9 @@ def decide_corpus(
     population.save()
     near = NearDedup(config, population, [path for _, path in shards], context)
     removals, cuts, compared, limits_of = _compare(config, near)
+    sites = SITE_RULE not in config.undo and find_site_lines(
+        config.site_lines, population, removals["position"], shards, context
+    )
     places = [
         PlaceTask(
             name=name,
@@ -110,6 +115,7 @@ def decide_corpus(
             undo=frozenset(config.undo),
             uncut=frozenset(config.clean.code_domains),
             cutting=config.dedup.passages == "cut",
+            sites=sites,
             taken=taken,
             texts=near.folder,
             out=out,

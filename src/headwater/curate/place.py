@@ -1,6 +1,6 @@
 """What stays of each shard after all comparisons, with the evidence for what goes, and what it all amounts to.
 
-In: a shard's own decisions and those over all shards: exact duplicates, near-duplicates, passages, takedowns. Out:
+In: a shard's own decisions and those over all shards: duplicates, passages, lines of sites, takedowns. Out:
 `attributes/corpus/SHARD.parquet` and `work/final/SHARD.npy` (`FINAL`, one row a document of the shard).
 """
 
@@ -28,6 +28,9 @@ from headwater.curate.dedup.signatures import load_info
 from headwater.curate.dedup.tokens import characters_before
 from headwater.curate.exact import RULE, VERSION, duplicates_of
 from headwater.curate.near import CUTS, REMOVALS, RULE_NAMES
+from headwater.curate.site_lines import RULE as SITE_RULE
+from headwater.curate.site_lines import VERSION as SITE_VERSION
+from headwater.curate.site_lines import site_cuts_name
 from headwater.curate.texts import CorpusTexts
 
 FINAL = np.dtype([("state", "u1"), ("bytes", "<i8"), ("units", "<i8")])
@@ -57,6 +60,7 @@ class PlaceTask:
     undo: frozenset[str]
     uncut: frozenset[str]
     cutting: bool
+    sites: bool
     taken: frozenset[str]
     texts: Path
     out: ShardFolder
@@ -115,7 +119,7 @@ class _Placing:
         return Population.ids_only(self.out)
 
     def write(self) -> dict[str, Any]:
-        rows = sorted([*self._removed(), *self._cuts()], key=lambda row: (row.row, row.start))
+        rows = sorted([*self._removed(), *self._all_cuts()], key=lambda row: (row.row, row.start))
         clean_bytes, clean_units = column(self.table, "bytes_out"), column(self.table, "units_out")
         gone = {}
         name = decisions_name(self.task.name)
@@ -193,6 +197,35 @@ class _Placing:
                     names[index].tobytes().hex(), spans[index, : min(total, SPANS)].tolist(), total,
                 )  # fmt: skip
             self.texts.release()
+
+    def _all_cuts(self) -> Iterator[_Row]:
+        """Evidence of passages and of lines of sites; a line gives way to a passage that it touches."""
+        passages = list(self._cuts())
+        yield from passages
+        if not self.task.sites:
+            return
+        taken: dict[int, list[_Row]] = {}
+        for passage in passages:
+            if passage.action == "cut":
+                taken.setdefault(passage.row, []).append(passage)
+        last = -1
+        for cut in np.load(self.out.dir / site_cuts_name(self.task.name), mmap_mode="r"):
+            row, start, end = int(cut["row"]), int(cut["start"]), int(cut["end"])
+            touched = any(other.start <= end and start <= other.end for other in taken.get(row, ()))
+            if touched or self.final["state"][row] != STAYS:
+                continue
+            size, at = int(cut["to"] - cut["from"]), int(cut["kept_from"])
+            pages, total, units = int(cut["pages"]), int(cut["total"]), int(cut["units"])
+            self.final["bytes"][row] -= end - start
+            self.final["units"][row] -= units
+            counts = {"documents": int(row != last), "bytes": end - start, "units": units}
+            self.cut.add(SITE_RULE, self.langs[row], self.domains[row], **counts)
+            last = row
+            yield _Row(
+                row, "cut", SITE_RULE, SITE_VERSION, round(pages / total, 4), self.population.id(int(cut["kept"])),
+                [[int(cut["from"]), int(cut["to"]), at, at + size]], 1, f"on {pages:,} of {total:,} pages of the site",
+                start, end,
+            )  # fmt: skip
 
     def _cuts(self) -> Iterator[_Row]:
         """Evidence of passages, and what is left of the texts."""

@@ -2,8 +2,8 @@
 
 documents, bytes and units in = out + dropped (as they came in) + edited + cut, exactly. `edited` is what cleaning took
 from the documents that stay; it is negative where cleaning made text longer (an ASCII comma has one byte, ， three).
-`cut` is what repeated passages took from them, its documents those that lost some; `edits` counts what cleaning changed
-by kind: mojibake, boilerplate lines, personal data masked.
+`cut` is what repeated passages and lines of sites took from them, its documents those that lost some; `edits` counts
+what cleaning changed by kind: mojibake, boilerplate lines, personal data masked.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from headwater.curate.exact import VERSION as EXACT_VERSION
 from headwater.curate.language import identifier_version
 from headwater.curate.near import RULE_NAMES
 from headwater.curate.place import TAKEDOWN
+from headwater.curate.site_lines import RULE as SITE_RULE
+from headwater.curate.site_lines import VERSION as SITE_VERSION
 
 
 def curation_report(outcome: Outcome) -> dict[str, Any]:
@@ -56,6 +58,7 @@ def curation_report(outcome: Outcome) -> dict[str, Any]:
             **_quality_rules(outcome),
             RULE: EXACT_VERSION,
             **dict.fromkeys(RULE_NAMES[1:], VERSION),
+            SITE_RULE: SITE_VERSION,
             TAKEDOWN: 1,
         },
         "language_identifier": identifier_version(),

@@ -24,8 +24,9 @@ def known_rules(config: CurateConfig) -> list[str]:
     from headwater.curate.near import RULE_NAMES
     from headwater.curate.questions import RULE
     from headwater.curate.sift import rule_names
+    from headwater.curate.site_lines import RULE as SITE_LINE
 
-    return sorted({TOO_SHORT, WRONG_LANGUAGE, RULE, *rule_names(config.quality), *RULE_NAMES})
+    return sorted({TOO_SHORT, WRONG_LANGUAGE, RULE, SITE_LINE, *rule_names(config.quality), *RULE_NAMES})
 
 
 def check_rules(config: CurateConfig, rules: Sequence[str]) -> None:
