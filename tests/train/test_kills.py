@@ -21,7 +21,7 @@ from headwater.train.weights import load_weights
 from tests.train.conftest import World
 
 ROOT = Path(__file__).parents[2]
-TIMES = ("time", "throughput", "mem_allocated")
+TIMES = ("time", "throughput", "mem_allocated", "cpu_util", "ram_used", "goodput")
 
 CONFIG = {
     "steps": 60,

@@ -9,6 +9,8 @@ from typing import Literal
 
 from headwater.core.config import Section, field
 
+Sampled = Literal["gradients", "updates", "heads"]
+
 
 class PrometheusConfig(Section):
     """A `/metrics` endpoint for Prometheus while a run trains."""
@@ -71,6 +73,22 @@ class DetectorsConfig(Section):
     """Steps are slow when they take so many times their usual time, in the median of 20 and for 20 seconds."""
 
 
+class CollectConfig(Section):
+    """Figures of every parameter and attention head, sampled, as each takes a pass over the weights. They are written
+    to `tensors/` in the run's folder and never change the training."""
+
+    every: int = field(50, kind="operational", ge=0, unit="steps")
+    """Steps between samples, the first step being one; 0 takes none."""
+
+    which: tuple[Sampled, ...] = field(("gradients", "updates", "heads"), kind="operational")
+    """What is sampled: norms of gradients and weights; how far an update moves each parameter, which takes a copy of
+    the weights (2 GiB at once at most); entropy, sink, largest logit and activity of heads, which take a forward pass
+    of one window."""
+
+    extremes: int = field(5, kind="operational", ge=1)
+    """The largest and the smallest so many of each figure are in the record and in Prometheus."""
+
+
 class MonitorConfig(Section):
     """Metrics of a run. The record, `metrics.jsonl`, is always written."""
 
@@ -96,6 +114,9 @@ class MonitorConfig(Section):
 
     wandb: WandbConfig = field(default_factory=WandbConfig, kind="operational")
     """Weights & Biases."""
+
+    collect: CollectConfig = field(default_factory=CollectConfig, kind="operational")
+    """Figures of single parameters and attention heads."""
 
     detectors: DetectorsConfig = field(default_factory=DetectorsConfig, kind="operational")
     """Detectors of spikes, divergence, slow steps and the like."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -153,14 +153,3 @@ def model_order(name: str) -> tuple[int, list[tuple[int, str]]]:
     parts = [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
     place = 1 if "layers." in name else 0 if "embed" in name else 3 if "head" in name else 2
     return place, parts
-
-
-def tensor_extremes(sample: Mapping[str, Mapping[str, float]], k: int = 5) -> dict[str, dict[str, float]]:
-    """The `k` largest and the `k` smallest values of every metric of a sample, by the registry's key: few enough for a
-    record's line and for labels of Prometheus, however large the model."""
-    found = {}
-    for metric, values in sample.items():
-        ordered = sorted(values.items(), key=lambda item: (item[1] != item[1], item[1], item[0]))
-        chosen = ordered if len(ordered) <= 2 * k else ordered[:k] + ordered[-k:]
-        found[TENSOR_METRICS[metric]] = dict(chosen)
-    return found

@@ -96,6 +96,15 @@ def used_memory_bytes(device: torch.device) -> int:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
+def allocator_figures(device: torch.device) -> dict[str, int | None]:
+    """`mem_reserved`, the peak of what the allocator holds, in bytes, and `alloc_retries`, how often it had to give
+    back cached memory first; None where there is no such allocator."""
+    if device.type != "cuda":
+        return {"mem_reserved": None, "alloc_retries": None}
+    retries = int(torch.cuda.memory_stats(device).get("num_alloc_retries", 0))
+    return {"mem_reserved": torch.cuda.max_memory_reserved(device), "alloc_retries": retries}
+
+
 def gpu_utilisation(device: torch.device) -> float | None:
     """Share of time with a kernel running (NVML), 0 to 1; None without a GPU or without NVML's Python package."""
     if device.type != "cuda":

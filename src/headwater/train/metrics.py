@@ -13,9 +13,11 @@ from typing import Any
 
 from headwater.monitor.averages import MovingAverage
 from headwater.monitor.config import MonitorConfig
+from headwater.monitor.goodput import GoodputClock
 from headwater.monitor.sinks import Sinks, open_sinks
 from headwater.train import devices
 from headwater.train.callbacks import Callback, due
+from headwater.train.collectors.host import HostFigures
 from headwater.train.train_module import StepOutcome
 from headwater.train.trainer import Trainer
 
@@ -30,12 +32,15 @@ class MetricsCallback(Callback):
 
     def __init__(self, config: MonitorConfig, steps: int) -> None:
         self._config = config
-        self._average = MovingAverage(min(config.smoothing, max(1, steps // 10)))
+        window = min(config.smoothing, max(1, steps // 10))
+        self._average, self._clipped = MovingAverage(window), MovingAverage(window)
         self._domain_tokens: dict[str, int] = {}
         self._skipped = 0
         self._sinks: Sinks | None = None
         self._broke_off = False
         self._peak: float | None = None
+        self._host: HostFigures | None = None
+        self._goodput: GoodputClock | None = None
 
     def on_start(self, trainer: Trainer) -> None:
         if not trainer.ranks.first:
@@ -45,12 +50,25 @@ class MetricsCallback(Callback):
             self._config, run.path, run.run_id, trainer.reporter, steps=trainer.steps, done=trainer.step
         )
         self._peak = devices.peak_flops(trainer.module.device, trainer.module.precision)
+        self._host = HostFigures(trainer.module.device)
+        self._goodput = GoodputClock(run.path)
+
+    def on_rewind(self, trainer: Trainer) -> None:
+        if self._goodput is not None:
+            self._goodput.read()
 
     def after_step(self, trainer: Trainer, outcome: StepOutcome) -> None:
         self._broke_off = False  # an error that was dealt with
         if math.isfinite(outcome.loss):  # a skipped step of fp16 may have none
             self._average.add(outcome.loss)
         self._skipped += outcome.skipped
+        if not outcome.skipped:
+            self._clipped.add(float(outcome.clip_factor < 1))
+            if self._goodput is not None:
+                record = trainer.record
+                self._goodput.add(
+                    record["step_seconds"] - record["data_wait_seconds"] - record.get("monitor_seconds", 0.0)
+                )
         for domain, tokens in outcome.domain_tokens.items():
             self._domain_tokens[domain] = self._domain_tokens.get(domain, 0) + tokens
         wanted = trainer.step == 1 or due(trainer.step, self._config.every, trainer.steps)
@@ -63,8 +81,11 @@ class MetricsCallback(Callback):
 
     def _line(self, trainer: Trainer, outcome: StepOutcome, memory: int) -> dict[str, Any]:
         """`memory`: that of the rank that uses most."""
+        assert self._host is not None
+        assert self._goodput is not None
         seconds = trainer.record["step_seconds"]
         throughput = outcome.tokens / seconds
+        waited = min(trainer.record.get("communication_seconds") or 0.0, outcome.forward_backward_seconds)
         line: dict[str, Any] = {
             **trainer.record,
             "time": round(time.time(), 3),
@@ -74,12 +95,17 @@ class MetricsCallback(Callback):
             "bits_per_byte": outcome.bits_per_byte,
             "grad_norm": outcome.grad_norm,
             "clip_factor": outcome.clip_factor,
+            "clip_rate": self._clipped.value,
+            "skipped_steps": self._skipped,
             "lr": outcome.lr,
             "throughput": throughput,
             "mfu": None,
             "mem_allocated": memory,
-            "gpu_util": devices.gpu_utilisation(trainer.module.device),
-            "forward_backward_seconds": outcome.forward_backward_seconds,
+            **devices.allocator_figures(trainer.module.device),
+            **self._host.read(),
+            "productive_seconds": self._goodput.productive_seconds,
+            "goodput": self._goodput.ratio(),
+            "forward_backward_seconds": outcome.forward_backward_seconds - waited,
             "optimizer_seconds": outcome.optimizer_seconds,
             "domain_tokens": dict(self._domain_tokens),
             **{name: trainer.spent.pop(name, 0.0) for name in ("checkpoint_seconds", "validation_seconds")},
@@ -87,7 +113,7 @@ class MetricsCallback(Callback):
         if outcome.z_loss is not None:
             line["z_loss"] = outcome.z_loss
         if outcome.loss_scale is not None:
-            line |= {"loss_scale": outcome.loss_scale, "skipped_steps": self._skipped}
+            line["loss_scale"] = outcome.loss_scale
         if self._peak is not None:
             peak = self._peak * trainer.module.mesh.world
             line["mfu"] = trainer.module.flops_per_token(outcome.seq_len) * throughput / peak
@@ -107,9 +133,15 @@ class MetricsCallback(Callback):
         self._sinks = None
 
     def state_dict(self) -> dict[str, Any]:
-        return {"average": self._average.state_dict(), "domain_tokens": self._domain_tokens, "skipped": self._skipped}
+        return {
+            "average": self._average.state_dict(),
+            "clipped": self._clipped.state_dict(),
+            "domain_tokens": self._domain_tokens,
+            "skipped": self._skipped,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._average.load_state_dict(state["average"])
+        self._clipped.load_state_dict(state.get("clipped", ()))
         self._domain_tokens = dict(state["domain_tokens"])
         self._skipped = int(state.get("skipped", 0))

@@ -29,3 +29,6 @@ class StepObserver:
 
     def after_update(self, module: TrainModule) -> None:
         """The optimizer has changed the weights; gradients, clipped, are still there."""
+
+    def after_step(self, module: TrainModule) -> None:
+        """The step is over, whether or not it has changed anything."""

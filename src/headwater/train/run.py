@@ -43,6 +43,7 @@ from headwater.train.checkpoint import CheckpointStore
 from headwater.train.checkpoint_format import read_tensors
 from headwater.train.checkpoint_targets import targets_for
 from headwater.train.checkpointing import CheckpointCallback
+from headwater.train.collectors import CollectorsCallback
 from headwater.train.config import TrainConfig
 from headwater.train.data import RunData, validation_windows
 from headwater.train.detection import DetectionCallback
@@ -331,7 +332,8 @@ class _Run:
         checkpoints = CheckpointCallback(self.config.checkpoint, self.store, metrics, self.dataset.fingerprint)
         validation = ValidationCallback(self.config.validation, windows)
         detection = DetectionCallback(self.monitor.detectors, self.model.vocab_size)
-        return [PhaseCallback(), validation, *injected, detection, metrics, checkpoints]
+        collectors = CollectorsCallback(self.monitor)
+        return [PhaseCallback(), validation, *injected, collectors, detection, metrics, checkpoints]
 
     def _check_disk(self) -> None:
         size = estimate.state_size(self.model, self.config).checkpoint

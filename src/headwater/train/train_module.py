@@ -188,6 +188,7 @@ class TrainModule:
         if not held:
             self.numerics.update(step, overflow=overflow)
         synchronise(self.device)
+        self.observer.after_step(self)
         return StepOutcome(
             loss=loss,
             z_loss=z_loss if self._config.z_loss else None,

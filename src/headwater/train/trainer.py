@@ -64,9 +64,10 @@ class Trainer:
     """One run in progress. Public attributes are for callbacks to read.
 
     `ranks`: this process among those of the run; only `ranks.first` writes files. `step`: steps done. `tokens`: tokens
-    read. `record`: figures of the step in progress, for the metrics callback. `spent`: seconds that callbacks made
-    training wait since the last line of the record, by metric key. `restore` puts back, with `load_state`, the newest
-    state on the ledger's way, after a rewind has been written into it.
+    read. `record`: figures of the step in progress, for the metrics callback. `details`: those that are too many for
+    its line (of every parameter, head, rank), by metric key, for whoever looks at all of them. `spent`: seconds that
+    callbacks made training wait since the last line of the record, by metric key. `restore` puts back, with
+    `load_state`, the newest state on the ledger's way, after a rewind has been written into it.
     """
 
     def __init__(
@@ -95,6 +96,7 @@ class Trainer:
         self.step = 0
         self.tokens = 0
         self.record: dict[str, Any] = {}
+        self.details: dict[str, Any] = {}
         self.spent: dict[str, float] = {}
         self._batches = batches
         self._restore = restore
@@ -189,6 +191,7 @@ class Trainer:
         outcome = self.module.train_step(step, batch, lr_factor=factor, gate=self._gate)
         self.step = step
         self.tokens += outcome.tokens
+        self.details = {}
         self.record = {
             "step": step,
             "tokens": self.tokens,

@@ -2,3 +2,7 @@
 
 callbacks = [..., CollectorsCallback(monitor), detection, metrics]
 """
+
+from headwater.train.collectors.callback import CollectorsCallback
+
+__all__ = ["CollectorsCallback"]

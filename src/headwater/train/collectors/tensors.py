@@ -62,7 +62,10 @@ class TensorFigures:
         self._enter(GRADIENT, list(graded), squares(list(graded.values()), self._mesh))
         self._enter(WEIGHT, list(parameters), squares(list(parameters.values()), self._mesh))
         chosen = self._turns[turn % len(self._turns)]
-        self._old = {name: local(parameters[name]).clone() for name in chosen}
+        try:
+            self._old = {name: local(parameters[name]).clone() for name in chosen}
+        except torch.OutOfMemoryError:  # no reason to end a run: these are not measured
+            self._old = {}
 
     @torch.no_grad()
     def after_update(self, parameters: Mapping[str, nn.Parameter]) -> dict[str, dict[str, float]]:
@@ -81,7 +84,7 @@ class TensorFigures:
         ratios = {
             name: values[CHANGE][place] / values[OLD_WEIGHT][place]
             for name, place in self._place.items()
-            if there[CHANGE][place] and values[OLD_WEIGHT][place]
+            if there[CHANGE][place] == there[WEIGHT][place] and values[OLD_WEIGHT][place]
         }
         found = {
             metric: {name: values[row][place] for name, place in self._place.items() if there[row][place]}

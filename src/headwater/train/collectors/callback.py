@@ -1,0 +1,152 @@
+"""What a run measures of itself beyond a step's outcome, as one callback.
+
+In: steps of the train module, which it observes. Out, on every rank: `trainer.details`, the figures of all parameters
+and heads in sampled steps, and every `RANKS_EVERY` steps all ranks' own times, for detectors; in `trainer.record`, the
+few of them that fit into a line; `tensors/` in the run's folder. Comes before the detectors and the metrics.
+
+    callbacks = [..., CollectorsCallback(monitor), detection, metrics]
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from statistics import median
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from headwater.core.errors import DiskSpaceError
+from headwater.monitor.config import MonitorConfig
+from headwater.monitor.tensor_files import TensorFiles
+from headwater.monitor.tensor_series import TENSOR_METRICS
+from headwater.monitor.tensor_summary import LowGradients, summary
+from headwater.parallel.agreement import Ranks
+from headwater.train.batch import Batch
+from headwater.train.callbacks import Callback
+from headwater.train.collectors.sample import SampleObserver
+from headwater.train.collectors.waiting import Blocked
+from headwater.train.observing import StepObserver
+from headwater.train.outcome import StepOutcome
+from headwater.train.train_module import TrainModule
+from headwater.train.trainer import Trainer
+
+RANKS_EVERY = 10
+"""Steps over which ranks' own times are added up before they are exchanged: one small message each."""
+
+SLOWEST = 8
+"""Ranks whose score is in the record."""
+
+
+class StepClock(SampleObserver):
+    """Observes every step: how long it was blocked, and a sample where `due`."""
+
+    def __init__(self, module: TrainModule, ranks: Ranks, which: Collection[str]) -> None:
+        super().__init__(module, ranks, which)
+        self.due = False
+        self.blocked_seconds: float | None = 0.0
+        self._alone = ranks.size == 1
+        self._blocked: Blocked | None = None
+
+    def before_step(self, module: TrainModule, batch: Batch) -> None:
+        self.sample, self.seconds, self.whole_seconds = {}, 0.0, 0.0
+        if self.due:
+            super().before_step(module, batch)
+        if not self._alone:
+            # On a GPU the host waits for the device, whatever that does.
+            self._blocked = Blocked() if module.device.type == "cpu" else None
+
+    def before_update(self, module: TrainModule) -> None:
+        if self.due:
+            super().before_update(module)
+
+    def after_update(self, module: TrainModule) -> None:
+        if self.due:
+            super().after_update(module)
+
+    def after_step(self, module: TrainModule) -> None:
+        if not self._alone:
+            self.blocked_seconds = None if self._blocked is None else self._blocked.seconds()
+
+
+class CollectorsCallback(Callback):
+    """See the module. Changes nothing about the training."""
+
+    name = "collectors"
+
+    def __init__(self, config: MonitorConfig) -> None:
+        self._config = config.collect
+        self._high = config.detectors.grad_norm_high
+        self._low = LowGradients(config.detectors.grad_norm_low)
+        self._clock: StepClock | None = None
+        self._files: TensorFiles | None = None
+        self._own_seconds, self._steps = 0.0, 0
+
+    def on_start(self, trainer: Trainer) -> None:
+        self._clock = StepClock(trainer.module, trainer.ranks, self._config.which if self._config.every else ())
+        trainer.module.observer = self._clock
+        if trainer.ranks.first and self._config.every:
+            self._files = TensorFiles(trainer.run.path)
+        self.on_rewind(trainer)
+
+    def on_rewind(self, trainer: Trainer) -> None:
+        self._own_seconds, self._steps = 0.0, 0
+        if self._files is not None:
+            self._files.cut_after(trainer.step)
+
+    def before_step(self, trainer: Trainer, step: int) -> None:
+        assert self._clock is not None
+        every = self._config.every
+        self._clock.due = every > 0 and (step == 1 or step % every == 0)
+
+    def after_step(self, trainer: Trainer, outcome: StepOutcome) -> None:
+        clock = self._clock
+        assert clock is not None
+        trainer.record["communication_seconds"] = clock.blocked_seconds
+        if clock.due:
+            trainer.record["monitor_seconds"] = clock.whole_seconds
+        if clock.sample:
+            started = time.perf_counter()
+            self._keep(trainer, clock.sample)
+            spent = time.perf_counter() - started
+            trainer.record["monitor_seconds"] += spent
+            trainer.record["step_seconds"] += spent
+        if trainer.ranks.size > 1:
+            self._compare_ranks(trainer, clock)
+
+    def _keep(self, trainer: Trainer, sample: dict[str, dict[str, float]]) -> None:
+        trainer.details |= {TENSOR_METRICS[metric]: values for metric, values in sample.items()}
+        trainer.record |= summary(sample, self._low.add(sample), high=self._high, extremes=self._config.extremes)
+        if self._files is not None:
+            try:
+                self._files.append(trainer.step, sample)
+            except (OSError, DiskSpaceError) as error:
+                trainer.reporter.warn(f"figures of parameters and heads are no longer kept: {error}")
+                self._files = None
+
+    def _compare_ranks(self, trainer: Trainer, clock: StepClock) -> None:
+        """Every so many steps, who took how long for its own part of them: all but waiting for others."""
+        waited = clock.blocked_seconds or 0.0
+        self._own_seconds += trainer.record["step_seconds"] - waited - clock.whole_seconds
+        self._steps += 1
+        if trainer.step % RANKS_EVERY:
+            return
+        own = torch.tensor([self._own_seconds / self._steps], dtype=torch.float64)
+        every = torch.empty(trainer.ranks.size, dtype=torch.float64)
+        dist.all_gather_single(every, own, group=trainer.ranks.group)
+        seconds: list[float] = every.tolist()
+        self._own_seconds, self._steps = 0.0, 0
+        middle = median(seconds)
+        trainer.details["rank_seconds"] = seconds
+        slowest = sorted(range(len(seconds)), key=lambda rank: -seconds[rank])[:SLOWEST]
+        trainer.record["straggler_score"] = {str(rank): middle / max(seconds[rank], 1e-9) for rank in slowest}
+
+    def close(self, trainer: Trainer) -> None:
+        trainer.module.observer = StepObserver()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"low": self._low.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._low.load_state_dict(state["low"])
