@@ -339,15 +339,40 @@ def test_ranks_that_would_wait_for_each_other_are_told_who_runs_what() -> None:
         assert "pipeline rank 1: training 4 micro-batches of 2 x 32 tokens" in message
 
 
+def shorter(stage: nn.Module, stream: Tensor, part: Columns) -> Tensor:
+    return forward(stage, stream, part)[:, 1:]
+
+
 def wrong_stream() -> str:
-    pipeline, _ = build(model_config(tied=False), layout("gpipe", 2), stream_dtype=torch.float64)
-    pipeline.forward_backward(micro_batches(0), forward, mean_loss(1), figures=2)
+    pipeline, _ = build(model_config(tied=False), layout("gpipe", 2))
+    pipeline.forward_backward(micro_batches(0), shorter, mean_loss(1), figures=2)
     return ""
 
 
 def test_a_stage_that_gives_what_the_next_does_not_take_says_so() -> None:
-    with pytest.raises(RankError, match=r"stage 0 gives float32 \[2, 24, 32\] where the next stage takes float64"):
+    with pytest.raises(RankError, match=r"stage 0 gives \[2, 23, 32\] where the next stage takes \[2, 24, 32\]"):
         run_ranks(2, wrong_stream, timeout=20)
+
+
+def received(dtype: torch.dtype) -> list[tuple[torch.dtype, bool]]:
+    """Of every stream the second stage computes on: its dtype, and whether bfloat16 holds its numbers exactly."""
+    found: list[tuple[torch.dtype, bool]] = []
+
+    def seen(stage: nn.Module, stream: Tensor, part: Columns) -> Tensor:
+        if stream.is_floating_point():
+            found.append((stream.dtype, torch.equal(stream, stream.bfloat16().float())))
+        return forward(stage, stream, part)
+
+    pipeline, _ = build(model_config(tied=False), layout("1f1b", 2), message_dtype=dtype)
+    pipeline.forward_backward(micro_batches(0), seen, mean_loss(1), figures=2)
+    return found
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_stream_travels_in_the_dtype_of_products_and_is_float32_inside(dtype: torch.dtype) -> None:
+    first, second = run_ranks(2, received, dtype)
+    assert first == []
+    assert second == [(torch.float32, dtype == torch.bfloat16)] * MICRO
 
 
 def test_compiled_blocks_are_refused_where_the_backward_pass_is_split() -> None:

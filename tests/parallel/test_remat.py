@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -13,10 +13,14 @@ from torch import Tensor
 from torch.distributed.pipelining._backward import stage_backward_input, stage_backward_weight
 
 from headwater.model import BlockLayout, Decoder, ModelConfig, init_weights
+from headwater.parallel.apply import ParallelOptions, build_stages
+from headwater.parallel.config import ParallelConfig
+from headwater.parallel.mesh import build_mesh
 from headwater.parallel.offload import HostMemory
-from headwater.parallel.precision import autocast
+from headwater.parallel.precision import Precision, autocast
 from headwater.parallel.remat import Mode, checkpoint_layers, chosen_layers, offload_layers
 from headwater.parallel.step_config import RecomputeConfig
+from tests.parallel.ranks import run_ranks
 
 CPU = torch.device("cpu")
 CONFIG = ModelConfig(
@@ -82,7 +86,7 @@ def saved_bytes(decoder: Decoder) -> int:
     return held
 
 
-KEPT: list[dict[object, dict[int, object]]] = []
+KEPT: list[dict[Any, dict[int, Any]]] = []
 
 
 def kept_by_operation(decoder: Decoder) -> int:
@@ -102,15 +106,14 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Remember the storages that selective checkpointing makes."""
     import headwater.parallel.remat as remat
 
-    real = remat.create_selective_checkpoint_contexts
+    real = remat._contexts_of
     KEPT.clear()
 
-    def remember(policy: Callable[..., object]) -> tuple[object, object]:
-        writing, reading = real(policy)
-        KEPT.append(writing.storage)  # type: ignore[attr-defined]
-        return writing, reading
+    def remember(kept: remat._Kept) -> tuple[object, object]:
+        KEPT.append(kept)
+        return real(kept)
 
-    monkeypatch.setattr(remat, "create_selective_checkpoint_contexts", remember)
+    monkeypatch.setattr(remat, "_contexts_of", remember)
 
 
 @pytest.mark.usefixtures("counted")
@@ -262,3 +265,39 @@ def test_an_encoder_is_checkpointed_as_a_decoder_is(way: str) -> None:
     plain, other = of("none", None), of(*WAYS[way])
     for name in plain:
         assert torch.equal(plain[name], other[name]), name
+
+
+def row_parallel(precision: Precision, mode: Mode) -> dict[str, Any]:
+    """A step of two blocks on a tp axis of two: gradients, products made in the backward pass, and what is kept of the
+    results of row-parallel products (and of the sums of them), in elements."""
+    import headwater.parallel.remat as remat
+
+    mesh = build_mesh(ParallelConfig(tp=2), CPU)
+    options = ParallelOptions(precision=precision, activation_checkpointing=mode)
+    stages = build_stages(
+        CONFIG.model_copy(update={"num_hidden_layers": 2, "num_key_value_heads": 4}), mesh, options, seed=3
+    )
+    KEPT.clear()
+    real = remat._contexts_of
+    remat._contexts_of = lambda kept: KEPT.append(kept) or real(kept)  # type: ignore[func-returns-value]
+    tokens, positions, layout = batch()
+    with autocast(precision, CPU):
+        hidden = stages[0](tokens, positions, layout)
+    scattered = torch.ops._c10d_functional.reduce_scatter_tensor.default
+    sums = [entry.val.numel() for kept in KEPT for entry in kept.get(scattered, {}).values()]
+    unread = sum(type(entry) is remat._Unread for kept in KEPT for places in kept.values() for entry in places.values())
+    hidden.sum().backward()
+    found = {name: p.grad for name, p in stages[0].named_parameters() if p.grad is not None}
+    gradients = {name: gradient.full_tensor() for name, gradient in found.items()}  # type: ignore[operator]
+    return {"gradients": gradients, "sums": sums, "unread": unread}
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp8"])
+def test_of_row_parallel_products_a_ranks_share_of_the_sum_is_kept(precision: Precision) -> None:
+    kept = run_ranks(2, row_parallel, precision, "selective")
+    whole = run_ranks(2, row_parallel, precision, "none")
+    for with_it, without in zip(kept, whole, strict=True):
+        for name, gradient in without["gradients"].items():
+            assert torch.equal(gradient, with_it["gradients"][name]), name
+        assert with_it["unread"] == 4  # o_proj and down_proj of two blocks
+        assert with_it["sums"] == [2 * 48 * 32 // 2] * 4

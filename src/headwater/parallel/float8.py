@@ -19,6 +19,7 @@ Sources: Micikevicius et al. 2022 (arXiv 2209.05433) for the formats; torchao's 
 from __future__ import annotations
 
 import importlib.util
+from contextlib import nullcontext
 from typing import Any, Literal
 
 import torch
@@ -30,6 +31,7 @@ from torch.nn import functional as F
 
 from headwater.core.errors import RecipeError
 from headwater.model.precision import product_dtype
+from headwater.parallel.remat import partial_sums
 from headwater.parallel.step_config import Float8Config
 
 FORWARD, BACKWARD = torch.float8_e4m3fn, torch.float8_e5m2
@@ -65,13 +67,15 @@ def scaled_product(a: tuple[Tensor, Tensor], b: tuple[Tensor, Tensor], dtype: to
         missing = MULTIPLE - left.shape[1] % MULTIPLE
         left, right = _padded(left, (0, missing)), _padded(right, (0, 0, 0, missing))
     by_row = left_factor.numel() > 1 or right_factor.numel() > 1
-    return torch._scaled_mm(
-        left.contiguous(),
-        right.t().contiguous().t(),  # column-major, as the kernel wants its second operand
-        left_factor.flatten()[:, None] if by_row else left_factor.view(()),  # strides of 1, which `contiguous` leaves
-        right_factor.flatten()[None] if by_row else right_factor.view(()),
-        out_dtype=dtype,
-    )
+    # A CPU makes the product of float32 copies, which autocast would round to bfloat16.
+    with torch.autocast(left.device.type, enabled=False):
+        return torch._scaled_mm(
+            left.contiguous(),
+            right.t().contiguous().t(),  # column-major, as the kernel wants its second operand
+            left_factor.flatten()[:, None] if by_row else left_factor.view(()),  # strides of 1, unlike `contiguous`
+            right_factor.flatten()[None] if by_row else right_factor.view(()),
+            out_dtype=dtype,
+        )
 
 
 def _padded(x: Tensor, sizes: tuple[int, ...]) -> Tensor:
@@ -144,13 +148,14 @@ def _sharded_product(x: Tensor, weight: DTensor, by_row: bool) -> Tensor:
     given: Placement = {"out": Shard(last), "in": Partial(), "": Replicate()}[split]
     gradient: Placement = {"out": Partial(), "in": Shard(last), "": Replicate()}[split]
     local = x.redistribute(mesh, [taken]).to_local(grad_placements=[gradient])
-    y = _Product.apply(
-        local.reshape(-1, local.shape[-1]),
-        weight.to_local(grad_placements=[placement]),
-        by_row,
-        split,
-        mesh.get_group() if split else None,
-    )
+    with partial_sums() if split == "in" else nullcontext():
+        y = _Product.apply(
+            local.reshape(-1, local.shape[-1]),
+            weight.to_local(grad_placements=[placement]),
+            by_row,
+            split,
+            mesh.get_group() if split else None,
+        )
     return DTensor.from_local(y.view(*local.shape[:-1], -1), mesh, [given], run_check=False)
 
 

@@ -8,8 +8,9 @@ the loss is. Out: gradients, and the sums the last stage made (zeros on the othe
 
 Every rank of a pipeline is given the same rows: tokens matter to the first stage, targets to the last, positions and
 document borders to all. What travels between stages is the residual stream, `[rows, seq, width]` (under tensor
-parallelism `[rows, seq / tp, width]`), in float32 unless told otherwise: autocast makes the products in bfloat16 and
-adds them to a float32 stream, with or without a pipeline.
+parallelism `[rows, seq / tp, width]`), and its gradient on the way back, in the dtype that products are made in: two
+bytes an element in bf16 and fp16. Inside a stage the stream is float32 and products are added to it, as without a
+pipeline.
 
 torch fixes shapes when a schedule first runs, and another shape would hang; here a new shape gets a new schedule.
 Shapes are declared rather than tried out, so building one costs no forward pass. Gradients are never divided by the
@@ -50,6 +51,8 @@ CLASSES = {
 }
 """Our names of schedules and torch's."""
 
+INSIDE = torch.float32
+"""The residual stream's dtype inside a stage."""
 
 Forward = Callable[[Any, Tensor, Columns], Tensor]
 """(stage, tokens or the stream, micro-batch) -> the stream, or hidden states after the final norm."""
@@ -90,13 +93,14 @@ class _Stage(PipelineStage):
     def forward_maybe_with_nosync(self, *args: Any, **kwargs: Any) -> Tensor:
         part = self._work.parts[int(kwargs["place"])]
         assert self._work.forward is not None
-        out = self._work.forward(self.submod, part.tokens if self.is_first else args[0], part)
-        if not self.is_last and (out.shape != self._stream.shape or out.dtype != self._stream.dtype):
+        out = self._work.forward(self.submod, part.tokens if self.is_first else args[0].to(INSIDE), part)
+        if self.is_last:
+            return out
+        if out.shape != self._stream.shape:
             # The next stage waits for another message: say so here rather than let it wait for ever.
-            raise HeadwaterError(
-                f"stage {self.stage_index} gives {_shape(out)} where the next stage takes {_shape(self._stream)}"
-            )
-        return out
+            given, taken = list(out.shape), list(self._stream.shape)
+            raise HeadwaterError(f"stage {self.stage_index} gives {given} where the next stage takes {taken}")
+        return out.to(self._stream.dtype)
 
     def _setup_forward_recv_info(self, *args: Any, **kwargs: Any) -> None:
         super()._setup_forward_recv_info(*args, **kwargs)
@@ -164,13 +168,13 @@ class Pipeline:
         device: torch.device,
         *,
         width: int,
-        stream_dtype: torch.dtype = torch.float32,
+        message_dtype: torch.dtype = INSIDE,
         sequence_shards: int = 1,
         tied: bool = False,
     ) -> None:
         """specs: all stages; chunks: this rank's modules, in the order of its specs; width: of the residual stream;
-        sequence_shards: ranks that share each row of the stream (sequence parallelism); tied: the head is the
-        embedding.
+        message_dtype: in which it travels between stages; sequence_shards: ranks that share each row of the stream
+        (sequence parallelism); tied: the head is the embedding.
 
         Raises RecipeError for compiled stages in a schedule that computes input and weight gradients apart.
         """
@@ -178,7 +182,7 @@ class Pipeline:
         self._specs, own = list(specs), of_rank(specs, dist.get_rank(group))
         assert len(own) == len(chunks), f"{len(own)} stages and {len(chunks)} modules"
         self._chunks = list(zip(own, chunks, strict=True))
-        self._width, self._dtype, self._shards = width, stream_dtype, sequence_shards
+        self._width, self._dtype, self._shards = width, message_dtype, sequence_shards
         self._last_rank = specs[-1].rank
         self.tied = TiedEmbedding(specs, self._chunks, group, tied=tied)
         self._work = _Work()
@@ -312,10 +316,6 @@ class Pipeline:
 def _device_of(module: nn.Module) -> torch.device:
     """Where a stage's parameters are."""
     return next(module.parameters()).device
-
-
-def _shape(tensor: Tensor) -> str:
-    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
 
 
 def refuse_compiled(chunks: Sequence[nn.Module], parallel: ParallelConfig) -> None:

@@ -6,9 +6,11 @@ In: the layers of a stage. Out: the same layers; their parameters keep their nam
 
 `full` keeps a layer's inputs only (about a third more compute). `selective` per operation also keeps the results of
 matrix products and attention, which are the costly ones, and recomputes norms, activations and rotations (Korthikanti
-et al. 2022, arXiv 2205.05198, in the per-operation form of torchtitan). `selective` with `attention` recomputes the
-attention alone, between its projections: it drops the probabilities that short sequences keep on a CPU; fused attention
-on GPUs keeps none to begin with.
+et al. 2022, arXiv 2205.05198, in the per-operation form of torchtitan). Of a row-parallel product, a part of a sum over
+the tp ranks, it keeps the sum's share that reduce-scatter leaves on this rank, 1 / tp of the size; the product is not
+made again, since nothing else reads it. `selective` with `attention` recomputes the attention alone, between its
+projections: it drops the probabilities that short sequences keep on a CPU; fused attention on GPUs keeps none to begin
+with.
 
 Pipeline schedules with a split backward pass (zero-bubble) go through a layer's graph more than once; each pass
 computes again what it needs, so checkpointing costs more there.
@@ -16,12 +18,13 @@ computes again what it needs, so checkpointing costs more there.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from headwater.parallel.offload import offloaded
@@ -39,29 +42,86 @@ _KEPT_NAMES = {
     "aten::_scaled_dot_product_flash_attention_for_cpu",
     "aten::_scaled_dot_product_cudnn_attention",
     "torch_attn::_varlen_attn",
+    "_c10d_functional::reduce_scatter_tensor",
 }
 """Operations whose results `selective` keeps; so are the project's own attention operators."""
 
 _OWN_NAMESPACE = "headwater::"
 
 
-def _policy(context: Any, operation: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-    name = operation.name().split(".")[0] if isinstance(operation, torch._ops.OpOverload) else ""
-    kept = name in _KEPT_NAMES or name.startswith(_OWN_NAMESPACE)
-    return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
+class _Unread:
+    """In place of a kept result that nobody will read: as large, without its numbers (torch's `_VersionWrapper`)."""
+
+    def __init__(self, result: Tensor) -> None:
+        part = result._local_tensor if isinstance(result, DTensor) else result
+        self._spec = result._spec if isinstance(result, DTensor) else None
+        self._shape, self._dtype, self._device = part.shape, part.dtype, part.device
+
+    def get_val(self, allow_mutation: bool) -> Tensor:
+        part = torch.empty(self._shape, dtype=self._dtype, device=self._device)
+        return part if self._spec is None else DTensor(part, self._spec, requires_grad=False)
 
 
-class _WrittenOnce(dict[int, Any]):
-    """Kept results of one operation. PyTorch marks each as used up when a backward pass takes it; here it stays, for
-    the passes that follow. All of them go when the graph goes."""
+class _PartialSums:
+    """Whether products that are being made are parts of a sum over ranks, where their type does not show it."""
 
-    def __setitem__(self, index: int, value: Any) -> None:
-        self.setdefault(index, value)
+    depth = 0
 
 
-def _reusable_contexts() -> tuple[Any, Any]:
-    writing, reading = create_selective_checkpoint_contexts(_policy)
-    kept: defaultdict[Any, Any] = defaultdict(_WrittenOnce)
+@contextmanager
+def partial_sums() -> Iterator[None]:
+    """Inside, products of plain tensors are parts of a sum over ranks, which a reduce-scatter makes afterwards."""
+    _PartialSums.depth += 1
+    try:
+        yield
+    finally:
+        _PartialSums.depth -= 1
+
+
+def _is_partial_sum(result: Any) -> bool:
+    if isinstance(result, DTensor):
+        return any(placement.is_partial() for placement in result.placements)
+    return isinstance(result, Tensor) and _PartialSums.depth > 0
+
+
+class _Kept(dict[Any, Any]):
+    """Kept results, by operation and place. `unread`: what to put down for the operation whose policy was just asked.
+
+    Where a backward pass goes through a graph more than once (`reused`), results stay for the passes that follow:
+    PyTorch marks each as used up when a pass takes it. All of them go when the graph goes.
+    """
+
+    def __init__(self, *, reused: bool) -> None:
+        super().__init__()
+        self.reused, self.unread = reused, None
+
+    def __missing__(self, operation: Any) -> dict[int, Any]:
+        self[operation] = places = _Places(self)
+        return places
+
+    def policy(self, context: Any, operation: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+        name = operation.name().split(".")[0] if isinstance(operation, torch._ops.OpOverload) else ""
+        if not (name in _KEPT_NAMES or name.startswith(_OWN_NAMESPACE)):
+            return CheckpointPolicy.PREFER_RECOMPUTE
+        if _is_partial_sum(context.op_output):
+            self.unread = _Unread(context.op_output)
+            return CheckpointPolicy.PREFER_RECOMPUTE
+        return CheckpointPolicy.MUST_SAVE
+
+
+class _Places(dict[int, Any]):
+    def __init__(self, kept: _Kept) -> None:
+        super().__init__()
+        self._kept = kept
+
+    def __setitem__(self, place: int, value: Any) -> None:
+        unread, self._kept.unread = self._kept.unread, None
+        if place not in self or not self._kept.reused:
+            super().__setitem__(place, value if unread is None else unread)
+
+
+def _contexts_of(kept: _Kept) -> tuple[Any, Any]:
+    writing, reading = create_selective_checkpoint_contexts(kept.policy)
     writing.storage = reading.storage = kept
     return writing, reading
 
@@ -123,8 +183,11 @@ def _again_in_parts(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _contexts() -> tuple[Any, Any]:
-    contexts: tuple[Any, Any] = create_selective_checkpoint_contexts(_policy)
-    return contexts
+    return _contexts_of(_Kept(reused=False))
+
+
+def _reusable_contexts() -> tuple[Any, Any]:
+    return _contexts_of(_Kept(reused=True))
 
 
 def offload_layers(layers: Mapping[str, nn.Module] | nn.ModuleDict) -> None:

@@ -103,8 +103,11 @@ class _Module(TrainModule):
     """The trainer's module, which tells the ledger what it is doing."""
 
     ledger: Ledger
+    begin: Callable[[int], None]
+    """Called with the rows of a step before its forward pass."""
 
     def _accumulate(self, batch: Batch, predicted: int) -> tuple[float, float]:
+        self.begin(batch.rows)
         with self.ledger.during("backward"):
             return super()._accumulate(batch, predicted)
 
@@ -122,9 +125,9 @@ class _Module(TrainModule):
         with self.ledger.during("loss"):
             return super()._loss(stage, hidden, targets)
 
-    def _clip(self, step: int, loss: float) -> tuple[float, float]:
+    def _clip(self, norm: float) -> float:
         self.ledger.kind = "optimizer"  # what comes next
-        return super()._clip(step, loss)
+        return super()._clip(norm)
 
 
 def simulate_rank(flight: Flight, rank: int) -> RankReport:
@@ -153,7 +156,7 @@ def _simulate(flight: Flight, mesh: Mesh, started: float) -> RankReport:
                 stage.to_empty(device=_CPU)
         with ledger.during("other"):
             module = _Module(stages, config, mesh=mesh, precision=flight.precision, micro_batch=flight.micro_batch)
-        module.ledger = ledger
+        module.ledger, module.begin = ledger, lambda rows: None
         with ledger.during("batch"):
             tokens = torch.zeros(flight.rows, flight.seq_len, dtype=torch.int64)
             batch = _Rows(tokens, tokens)
@@ -289,8 +292,11 @@ def _watched_micro_batches(
     module: TrainModule, ledger: Ledger, traffic: Traffic, actions: list[Action]
 ) -> Iterator[None]:
     original = Tensor.backward
-    place, forward = 0, 0.0
-    traffic.at = 0
+    place, forward, rows = 0, 0.0, 0
+
+    def begin(count: int) -> None:
+        nonlocal rows
+        rows, traffic.at = count, 0
 
     def backward(self: Tensor, *args: Any, **kwargs: Any) -> None:
         nonlocal place, forward
@@ -303,18 +309,7 @@ def _watched_micro_batches(
         place += 1
         traffic.at = place if place * module.micro_batch < rows else STEP
 
-    totals = module._totals
-    rows = 0
-
-    def counted(batch: Batch) -> Any:
-        nonlocal rows
-        rows = batch.rows
-        traffic.at = STEP
-        found = totals(batch)
-        traffic.at = 0
-        return found
-
-    module._totals = counted  # type: ignore[method-assign]
+    module.begin = begin
     Tensor.backward = backward  # type: ignore[method-assign]
     try:
         yield

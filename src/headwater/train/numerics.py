@@ -33,7 +33,12 @@ class Numerics:
     @property
     def is_bf16(self) -> bool:
         """Whether products are in bf16 (those beside fp8's are)."""
-        return product_dtype_of(self.precision) == torch.bfloat16
+        return self.product_dtype == torch.bfloat16
+
+    @property
+    def product_dtype(self) -> torch.dtype:
+        """What matrix products take and give."""
+        return product_dtype_of(self.precision)
 
     @property
     def loss_scale(self) -> float | None:

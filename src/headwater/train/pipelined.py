@@ -3,7 +3,8 @@
 In: a batch of this data-parallel rank's rows, the same on all its pipeline ranks. Out: what `Executor` promises:
 gradients complete, summed over data-parallel ranks once, and the sums of the loss where the last stage is.
 
-    executor = PipelineExecutor(stages, mesh, micro_batch=2, columns=..., hidden=..., loss=...)
+    executor = PipelineExecutor(stages, mesh, micro_batch=2, message_dtype=torch.bfloat16, columns=..., hidden=...,
+                                loss=...)
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ from headwater.train.batch import Batch
 
 
 class PipelineExecutor:
-    """An `Executor` over the pp axis. `columns`: what this rank computes on of a micro-batch; `hidden`: a stage's
-    output for its input; `loss`: sums over the predicted tokens, from the last stage's output."""
+    """An `Executor` over the pp axis. `message_dtype`: of the stream between stages; `columns`: what this rank computes
+    on of a micro-batch; `hidden`: a stage's output for its input; `loss`: sums over the predicted tokens, from the last
+    stage's output."""
 
     def __init__(
         self,
@@ -35,6 +37,7 @@ class PipelineExecutor:
         mesh: Mesh,
         *,
         micro_batch: int,
+        message_dtype: torch.dtype,
         columns: Callable[[Batch], Columns],
         hidden: Callable[[Any, Tensor, Columns], Tensor],
         loss: Callable[[Any, Tensor, Tensor], CrossEntropy],
@@ -50,6 +53,7 @@ class PipelineExecutor:
             group,
             mesh.device,
             width=config.hidden_size,
+            message_dtype=message_dtype,
             sequence_shards=mesh.size("tp"),
             tied=config.tie_word_embeddings,
         )

@@ -110,6 +110,7 @@ class TrainModule:
                 self.stages,
                 mesh,
                 micro_batch=micro_batch,
+                message_dtype=self.numerics.product_dtype,
                 columns=self._columns,
                 hidden=self._hidden,
                 loss=self._loss,
