@@ -36,6 +36,7 @@ CONFIG: dict[str, Any] = {
     "checkpoint": {"every": 20},
     "validation": {"every": 0, "windows_per_domain": 2},
     "dry_run": False,
+    "recovery": {"enabled": False},
 }
 OF_THE_MACHINE = {detector.name for detector in machine_detectors()}
 """Tests share their machine: steps that are slow here are nobody's fault."""

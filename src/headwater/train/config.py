@@ -26,6 +26,7 @@ from headwater.train.aliases import (
     Translation,
 )
 from headwater.train.objective import OBJECTIVE_PATHS, ObjectiveConfig
+from headwater.train.recovery_config import RecoveryConfig
 from headwater.train.update_config import OptimizerConfig, ScheduleConfig
 
 
@@ -275,6 +276,9 @@ class TrainConfig(Section):
 
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig, kind="operational")
     """Checkpoints."""
+
+    recovery: RecoveryConfig = field(default_factory=RecoveryConfig, kind="operational")
+    """What the run does by itself when a step goes wrong."""
 
     validation: ValidationConfig = field(default_factory=ValidationConfig, kind="operational", aliases=("eval",))
     """Validation during the run."""

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from headwater.core.config import identity
-from headwater.core.errors import CorruptArtifactError, RecipeError, UserError
+from headwater.core.errors import RecipeError, UserError
 from headwater.core.files import TEMP_PREFIX, free_bytes_check, sha256_bytes
 from headwater.core.jsonl import plain_json
 from headwater.core.locks import FolderLock
@@ -28,7 +28,6 @@ from headwater.core.progress import SILENT, Reporter
 from headwater.dataset import DatasetConfig, StepOrder, TokenDataset
 from headwater.model import ModelConfig, keep_freed_memory
 from headwater.monitor import MonitorConfig
-from headwater.monitor.record import cut_after
 from headwater.parallel.agreement import Ranks
 from headwater.parallel.config import ParallelConfig
 from headwater.parallel.context import context_decision
@@ -40,8 +39,6 @@ from headwater.tokenizer import Tokenizer
 from headwater.train import announce, devices, estimate
 from headwater.train.callbacks import Callback
 from headwater.train.checkpoint import CheckpointStore
-from headwater.train.checkpoint_format import read_tensors
-from headwater.train.checkpoint_targets import targets_for
 from headwater.train.checkpointing import CheckpointCallback
 from headwater.train.collectors import CollectorsCallback
 from headwater.train.config import TrainConfig
@@ -53,6 +50,8 @@ from headwater.train.mixing import mixed
 from headwater.train.objective import build_objective, objective_problems
 from headwater.train.phase_changes import PhaseCallback
 from headwater.train.phases import plan_run
+from headwater.train.recovery import RecoveryCallback
+from headwater.train.resuming import Resuming
 from headwater.train.rng import seed_everything
 from headwater.train.run_folder import RunFolder
 from headwater.train.sampling import SamplingCallback
@@ -292,20 +291,24 @@ class _Run:
             objective=self.objective,
             cache_ahead=self.storage.cache_read_ahead_steps,
         )
+        resuming = Resuming(
+            self.run, self.ledger, self.store, data, self.plan, self.ranks, self.reporter, self._computes_with()
+        )
         trainer = Trainer(
             plan=self.plan,
             module=module,
             batches=data,
             run=self.run,
             ledger=self.ledger,
-            callbacks=self._callbacks(callbacks),
+            callbacks=self._callbacks(callbacks, data),
             reporter=self.reporter,
             ranks=self.ranks,
+            restore=resuming.go_back,
         )
         with devices.determinism(self.config.deterministic, self.device), matrix_products(self.precision):
             if self.config.dry_run:
                 seconds = announce.dry_run(module, self.plan)
-            self._resume(trainer)
+            resuming.start(trainer)
             if self.config.dry_run:
                 announce.expect(self.reporter, module, self.plan, trainer.step, seconds)
             started = time.monotonic()
@@ -314,7 +317,17 @@ class _Run:
         self.reporter.info(f"trained {trainer.step:,} steps, {trainer.tokens:,} tokens; run folder {self.run.path}")
         return self.run
 
-    def _callbacks(self, injected: Sequence[Callback]) -> list[Callback]:
+    def _computes_with(self) -> dict[str, Any]:
+        """What a bitwise repetition needs to be the same."""
+        return {
+            "device": self.device.type,
+            "threads": torch.get_num_threads(),
+            "precision": self.precision,
+            "layout": self.mesh.config.describe(),
+            "micro_batch": self.micro_batch,
+        }
+
+    def _callbacks(self, injected: Sequence[Callback], data: RunData) -> list[Callback]:
         if self.config.sampling.every and not any(isinstance(c, SamplingCallback) for c in injected):
             self.reporter.warn(
                 "train.sampling.every is set, but no sampler came with the run: pass a SamplingCallback in callbacks"
@@ -332,8 +345,11 @@ class _Run:
         checkpoints = CheckpointCallback(self.config.checkpoint, self.store, metrics, self.dataset.fingerprint)
         validation = ValidationCallback(self.config.validation, windows)
         detection = DetectionCallback(self.monitor.detectors, self.model.vocab_size)
+        guards: list[Callback] = [detection]
+        if self.config.recovery.enabled:
+            guards.append(RecoveryCallback(self.config.recovery, detection, data, self.store))
         collectors = CollectorsCallback(self.monitor)
-        return [PhaseCallback(), validation, *injected, collectors, detection, metrics, checkpoints]
+        return [PhaseCallback(), validation, *injected, collectors, *guards, metrics, checkpoints]
 
     def _check_disk(self) -> None:
         size = estimate.state_size(self.model, self.config).checkpoint
@@ -353,47 +369,6 @@ class _Run:
         """Remove what a kill left half-written."""
         for path in (*self.run.path.glob(f"{TEMP_PREFIX}*"), *self.run.checkpoints_dir.glob(f"{TEMP_PREFIX}*")):
             path.unlink(missing_ok=True)
-
-    def _resume(self, trainer: Trainer) -> None:
-        """Load the newest good checkpoint and cut the record back to it; without one, begin."""
-        loaded = self.store.newest_good()
-        step = loaded.ref.step if loaded else 0
-        facts = {
-            "device": self.device.type,
-            "threads": torch.get_num_threads(),
-            "precision": self.precision,
-            "layout": self.mesh.config.describe(),
-        }
-        if loaded is not None:
-            if not self.ledger.contains(str(loaded.state["ledger"])):
-                raise CorruptArtifactError(
-                    f"checkpoint {loaded.ref.name} belongs to another history than the run's ledger",
-                    where=str(self.run.ledger_path),
-                    mend="restore the ledger the checkpoint was made with, or delete the run folder and train anew",
-                )
-            tensors = targets_for(loaded.ref.path, trainer.module.parameters)
-            read_tensors(loaded.ref.path, tensors)
-            trainer.load_state(tensors, loaded.state)
-        dropped = self.ranks.on_first(lambda: self._cut(step))
-        if loaded is None:
-            self.run.event("started", **facts)
-            return
-        self.run.event("resumed", step=step, records_dropped=dropped, **facts)
-        again = f"; {dropped:,} later steps are trained again" if dropped else ""
-        self.reporter.info(f"going on from step {step:,} of {self.plan.steps:,}{again}")
-        self._tell_of_other_machine(facts)
-
-    def _cut(self, step: int) -> int:
-        """Drop what the record has after a step; how many lines of metrics that were."""
-        cut_after(self.run.path / "samples.jsonl", step)
-        return cut_after(self.run.metrics_path, step)
-
-    def _tell_of_other_machine(self, facts: dict[str, Any]) -> None:
-        starts = [event for event in self.run.events() if event["event"] in ("started", "resumed")]
-        before = {key: starts[-2].get(key) for key in facts} if len(starts) > 1 else facts
-        changed = [f"{key} {before[key]} before, {facts[key]} now" for key in facts if before[key] != facts[key]]
-        if changed:
-            self.reporter.info(f"not bitwise what it would have been: {', '.join(changed)}")
 
     def _warn(self, message: str) -> None:
         self.reporter.warn(message)

@@ -204,6 +204,11 @@ class Trainer:
             beat(step, callback.name)
             callback.after_step(self, outcome)
 
+    def batch(self, step: int) -> Batch:
+        """This rank's rows of a step, read once more."""
+        (batch,) = self._batches.batches(step, step)
+        return batch
+
     def _gate(self, reading: Reading) -> bool:
         """Whether the step's update is made: every callback is asked, as each keeps a state, and the ledger decides."""
         admitted = [callback.before_update(self, reading) for callback in self.callbacks]
