@@ -13,6 +13,7 @@ import os
 import select
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -22,6 +23,11 @@ from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 PATIENCE = 60.0
+BEGIN = (
+    "import fcntl, os, sys; a, b = (fcntl.fcntl(int(x), fcntl.F_DUPFD, 10) for x in sys.argv[1:3]); "
+    "os.dup2(a, 3); os.dup2(b, 4); os.execv(sys.argv[3], sys.argv[3:])"
+)
+"""The browser reads commands from file 3 and answers on file 4, whatever their numbers are here."""
 
 
 def find_chromium() -> str | None:
@@ -46,9 +52,9 @@ class Browser:
         ]  # fmt: skip
         if os.geteuid() == 0:
             flags.append("--no-sandbox")  # which it refuses to have as root
-        shell = ["/bin/sh", "-c", f'exec "$@" 3<&{to_browser} 4>&{from_browser}', "sh", program, *flags, "about:blank"]
+        begin = [sys.executable, "-ISc", BEGIN, str(to_browser), str(from_browser), program, *flags, "about:blank"]
         self._process = subprocess.Popen(
-            shell, pass_fds=(to_browser, from_browser), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            begin, pass_fds=(to_browser, from_browser), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             start_new_session=True,
         )  # fmt: skip
         os.close(to_browser)

@@ -15,6 +15,8 @@ from typing import Any
 
 import orjson
 
+from headwater.monitor.tensor_files import TensorFiles
+
 START = 1_790_000_000.0
 
 
@@ -94,5 +96,31 @@ def write_run(
         {"step": steps, "prompt": "山高水长,", "text": "清风徐来。白露横江,水光接天。"},
     ]
     (folder / "samples.jsonl").write_text("".join(json.dumps(item, ensure_ascii=False) + "\n" for item in samples))
+    if tensors:
+        write_tensors(folder, steps, draw, spike)
     (folder / "recipe.yaml").write_text(f"schema: 1\nname: {folder.name}\ntrain:\n  steps: {steps}\n", "utf-8")
     return folder
+
+
+def write_tensors(folder: Path, steps: int, draw: random.Random, spike: int = 0, layers: int = 12) -> None:
+    """Samples of every tensor and head, sixty of them over the run."""
+    kinds = ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj"]
+    kinds += ["mlp.up_proj", "mlp.down_proj", "input_layernorm"]
+    names = [
+        "model.embed_tokens.weight",
+        *(f"model.layers.{layer}.{kind}.weight" for layer in range(layers) for kind in kinds),
+    ]
+    names += ["model.norm.weight", "lm_head.weight"]
+    writer = TensorFiles(folder)
+    for step in range(max(1, steps // 60), steps + 1, max(1, steps // 60)):
+        hot = 8 * math.exp(-abs(step - spike) / 60) if spike else 0.0
+        sample: dict[str, dict[str, float]] = {"grad_norm": {}, "update_ratio": {}, "head_entropy": {}}
+        for place, name in enumerate(names):
+            size = 0.02 * (1 + 3 * (place % 8 == 2)) * (1 + hot * (place / len(names)) ** 2) * (1 + 40 / step)
+            sample["grad_norm"][name] = size * math.exp(0.2 * draw.gauss(0, 1))
+            sample["update_ratio"][name] = 1e-3 * math.exp(0.15 * draw.gauss(0, 1)) * (1 + 2 * (place % 8 == 7))
+        for layer in range(layers):
+            for head in range(8):
+                level = 0.35 + 0.04 * layer + 0.02 * head - 0.25 * (layer == 3 and head == 5) * min(1, step / steps * 2)
+                sample["head_entropy"][f"{layer}.{head}"] = level + 0.02 * draw.gauss(0, 1)
+        writer.append(step, sample)

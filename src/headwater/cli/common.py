@@ -130,6 +130,32 @@ def model_of(target: Path, workspace: Path | None, overrides: Sequence[str] | No
     return result.export_folder
 
 
+def run_path(target: Path, workspace: Path | None, overrides: Sequence[str]) -> Path:
+    """The folder of the run to look at: the target itself, a workspace's newest run, or the run of a recipe.
+
+    Raises InputError where there is none.
+    """
+    if is_recipe(target):
+        from headwater.pipeline.status import run_of
+
+        return run_of(target, overrides, workspace).path
+    refuse("--set", bool(overrides), "changes a recipe, and none is given")
+    refuse("--workspace", workspace is not None, "goes with a recipe; a run's folder lies in its workspace")
+    require_exists([target])
+    from headwater.monitor.web.runs import is_run, newest_run
+
+    if is_run(target):
+        return target
+    newest = newest_run(target)
+    if newest is None:
+        raise InputError(
+            "no run is here: there is no run.json, no metrics.jsonl, and none in a folder runs",
+            where=str(target),
+            mend="give the folder of a run, or a workspace",
+        )
+    return newest
+
+
 def stage_lines(result: RunResult) -> str:
     """What a stage verb did with a recipe, a line a stage."""
     words = {"up_to_date": "up to date", "built": "done", "resumed": "finished"}

@@ -61,6 +61,7 @@ def _register() -> None:
         alerts,
         check,
         curate_verbs,
+        dashboard,
         dataset_verbs,
         doctor,
         eval_verbs,
@@ -72,6 +73,7 @@ def _register() -> None:
         lineage,
         plan,
         recipe,
+        report,
         run,
         serve,
         simulate,
@@ -79,6 +81,7 @@ def _register() -> None:
         tokenize,
         trace,
         train,
+        watch,
     )
 
     app.command("run", rich_help_panel=WHOLE)(run.command)
@@ -88,8 +91,11 @@ def _register() -> None:
     app.command("tokenize", rich_help_panel=STAGES)(tokenize.command)
     app.add_typer(dataset_verbs.app, name="dataset", rich_help_panel=STAGES)
     app.command("train", rich_help_panel=STAGES)(train.command)
-    app.command("trace", rich_help_panel=STAGES)(trace.command)
-    app.command("doctor", rich_help_panel=STAGES)(doctor.command)
+    app.command("watch", rich_help_panel=WATCHING)(watch.command)
+    app.command("dashboard", rich_help_panel=WATCHING)(dashboard.command)
+    app.command("report", rich_help_panel=WATCHING)(report.command)
+    app.command("doctor", rich_help_panel=WATCHING)(doctor.command)
+    app.command("trace", rich_help_panel=WATCHING)(trace.command)
     app.add_typer(eval_verbs.app, name="eval", rich_help_panel=STAGES)
     app.command("export", rich_help_panel=STAGES)(export.command)
     app.command("generate", rich_help_panel=STAGES)(generate.command)

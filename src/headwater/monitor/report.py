@@ -56,15 +56,8 @@ def write_report(
 def _run(path: Path) -> dict[str, Any]:
     reader = RunReader(path.resolve())
     reader.refresh()
-    return {"summary": reader.summary(), "view": reader.view(POINTS), "heat": _heat(path)}
-
-
-def _heat(path: Path) -> list[dict[str, Any]]:
-    from headwater.monitor.tensor_series import TensorSeries
-    from headwater.monitor.web.heat import heat_map
-
-    series = TensorSeries(path)
-    return [heat_map(series, metric, HEAT_STEPS) for metric in series.metrics()]
+    maps = [reader.heat(item["key"], HEAT_STEPS) for item in reader.heat(None)["metrics"]]
+    return {"summary": reader.summary(), "view": reader.view(POINTS), "heat": maps}
 
 
 def _known(run_dir: Path) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-QUIET = frozenset({"checkpoint", "device"})
+QUIET = ("checkpoint", "device")
 """Too many, or nothing to see in a curve."""
 
 BOOKKEEPING = frozenset({"time", "event", "step", "message", "detector", "severity", "evidence"})

@@ -54,26 +54,35 @@ PANELS: tuple[Panel, ...] = (
     _panel("loss", LEARNING, "Loss", "nats/token",
            Line("loss", "training", faint=True), Line("loss_sma", "training, moving average"),
            Line("val_loss", "validation", "all"), Line("val_loss_averaged", "validation, averaged weights", "all")),
+    _panel("domain_loss", LEARNING, "Training loss by domain", "nats/token", Line("domain_loss", "", "*")),
     _panel("val_loss", LEARNING, "Validation loss by domain", "nats/token", Line("val_loss", "", "*")),
     _panel("bits", LEARNING, "Validation bits per byte", "bits/byte",
            Line("val_bits_per_byte", "", "*"), Line("val_bits_per_byte_averaged", "all, averaged weights", "all")),
     _panel("eval", LEARNING, "Benchmarks during training", "figure of each task", Line("eval", "", "*")),
     _panel("lr", LEARNING, "Learning rate", "main group", Line("lr", "learning rate")),
     _panel("grad_norm", MODEL, "Gradient norm", "before clipping", Line("grad_norm", "gradient norm"), log=True),
-    _panel("clip", MODEL, "Clipping", "factor on the gradient", Line("clip_factor", "clip factor")),
+    _panel("clip", MODEL, "Clipping", "ratio", Line("clip_factor", "factor on the gradient", faint=True),
+           Line("clip_rate", "share of steps clipped")),
+    _panel("flags", MODEL, "Tensors and heads flagged", "number", Line("grad_flags", "", "*"),
+           Line("dead_heads", "dead heads"), Line("dead_heads", "", "*")),
+    _panel("skipped", MODEL, "Skipped steps", "since the start", Line("skipped_steps", "skipped steps")),
     _panel("scale", MODEL, "Loss scale", "fp16", Line("loss_scale", "loss scale"), log=True),
     _panel("throughput", MACHINE, "Throughput", "tokens/second", Line("throughput", "tokens/s")),
     _panel("step_seconds", MACHINE, "Step time", "seconds", Line("step_seconds", "whole step"),
            Line("data_wait_seconds", "waiting for data")),
-    _panel("mfu", MACHINE, "Utilisation", "ratio", Line("mfu", "model FLOPs"), Line("gpu_util", "GPU busy")),
+    _panel("mfu", MACHINE, "Utilisation", "ratio", Line("mfu", "model FLOPs"), Line("gpu_util", "GPU busy"),
+           Line("cpu_util", "CPU busy")),
+    _panel("goodput", MACHINE, "Goodput", "ratio", Line("goodput", "goodput")),
+    _panel("ranks", MACHINE, "Slowest ranks", "median rank's time over theirs", Line("straggler_score", "", "*")),
     _panel("memory", MACHINE, "Memory", "bytes", Line("mem_allocated", "allocated"), Line("mem_reserved", "reserved")),
+    _panel("ram", MACHINE, "RAM of the machine", "bytes", Line("ram_used", "in use")),
 )  # fmt: skip
 
 ELSEWHERE = frozenset(
     {
         *("step", "tokens", "time", "perplexity", "bits_per_byte", "val_perplexity", "val_accuracy"),
         *("domain_tokens", "forward_backward_seconds", "optimizer_seconds", "communication_seconds"),
-        *("checkpoint_seconds", "validation_seconds", "skipped_steps"),
+        *("checkpoint_seconds", "validation_seconds", "monitor_seconds", "productive_seconds", "grad_histogram"),
         *("param_grad_norm", "param_weight_norm", "update_ratio", "head_entropy_ratio", "head_sink_ratio"),
         *("head_max_logit", "head_activity_ratio"),
     }
@@ -81,6 +90,9 @@ ELSEWHERE = frozenset(
 """Shown in another form (axes, time, mixture, heat maps), or the same curve in another unit."""
 
 OTHERS = "More figures"
+
+QUIET_AT_ZERO = frozenset({"flags", "skipped"})
+"""Not worth a chart as long as there is none."""
 
 
 def panels(columns: Columns, limit: int, span: tuple[float, float] | None = None) -> list[dict[str, Any]]:
@@ -92,7 +104,11 @@ def panels(columns: Columns, limit: int, span: tuple[float, float] | None = None
     known = {line.key for panel in PANELS for line in panel.lines} | ELSEWHERE
     unknown = dict.fromkeys(key for key, _ in columns.names() if key not in known)
     found = [_fill(panel, columns, limit, span) for panel in (*PANELS, *map(_own, unknown))]
-    return [panel for panel in found if panel["lines"]]
+    return [panel for panel in found if panel["lines"] and not (panel["id"] in QUIET_AT_ZERO and _all_zero(panel))]
+
+
+def _all_zero(panel: dict[str, Any]) -> bool:
+    return not any(any(line["y"]) for line in panel["lines"])
 
 
 def _own(key: str) -> Panel:
@@ -111,6 +127,8 @@ def _fill(panel: Panel, columns: Columns, limit: int, span: tuple[float, float] 
                 steps, values = steps[inside], values[inside]
             if len(steps):
                 lines.append({"name": name, "faint": line.faint, **points(steps, values, limit)})
+    if len(lines) == 1:
+        lines[0]["faint"] = False  # there is nothing in front of it
     # The domain "all" alone says nothing that the curve of the whole does not.
     if panel.id == "val_loss" and len(lines) < 2:
         lines = []

@@ -18,7 +18,7 @@ from headwater.core.locks import lock_owner
 from headwater.monitor.console import duration
 from headwater.monitor.web.columns import Columns
 from headwater.monitor.web.events import happenings, number
-from headwater.monitor.web.heat import heat_map
+from headwater.monitor.web.heat import MOST_STEPS, heat_map
 from headwater.monitor.web.mixture import mixture
 from headwater.monitor.web.panels import panels, rounded, whole
 from headwater.monitor.web.tail import JsonlTail
@@ -224,14 +224,14 @@ class RunReader:
                 "notes": self._notes(back, len(events)),
             }
 
-    def heat(self, metric: str | None) -> dict[str, Any]:
+    def heat(self, metric: str | None, most_steps: int = MOST_STEPS) -> dict[str, Any]:
         """The layer x step map of a figure of `tensors/` (see `heat_map`)."""
         from headwater.monitor.tensor_series import TensorSeries
 
         with self._lock:
             if self._tensors is None:
                 self._tensors = TensorSeries(self._file("tensors").parent)
-            return heat_map(self._tensors, metric)
+            return heat_map(self._tensors, self._columns, metric, most_steps)
 
     def _axis(self, passed: Any) -> dict[str, list[float]]:
         """Steps, and the tokens and seconds of training at them: what a page draws curves over."""

@@ -60,3 +60,13 @@ class RunList:
 def is_run(path: Path) -> bool:
     """Whether a folder is that of a training run, however young."""
     return (path / "run.json").is_file() or (path / "metrics.jsonl").is_file()
+
+
+def newest_run(workspace: Path) -> Path | None:
+    """The run of a workspace that was written to last."""
+    runs = [path for path in (workspace / "runs").glob("*") if is_run(path)]
+    return max(runs, key=_written, default=None)
+
+
+def _written(path: Path) -> float:
+    return max(file.stat().st_mtime for name in ("run.json", "metrics.jsonl") if (file := path / name).is_file())

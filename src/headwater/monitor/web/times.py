@@ -22,6 +22,7 @@ PARTS = {
     "communication_seconds": "communication",
     "optimizer_seconds": "optimizer",
     "data_wait_seconds": "waiting for data",
+    "monitor_seconds": "sampling of tensors",
 }
 BETWEEN = {"checkpoint_seconds": "checkpoints", "validation_seconds": "validation and samples"}
 OTHER, LOST, DOWN, UNKNOWN = "rest of the step", "steps done again", "not running", "unaccounted"
@@ -48,7 +49,8 @@ def training_time(columns: Columns) -> tuple[Floats, int]:
 
 
 def time_split(columns: Columns, events: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """{total, goodput, parts: [{name, seconds}], over: {s, parts: [{name, y}]}}; None without times of steps.
+    """The run's own goodput where it records one, else what its lines and events give:
+    {total, goodput, parts: [{name, seconds}], over: {s, parts: [{name, y}]}}; None without times of steps.
 
     `over` holds shares of each of at most 60 stretches of the run. Lines may be several steps apart: the parts of a
     step then stand for all steps since the line before.
@@ -79,10 +81,11 @@ def time_split(columns: Columns, events: Sequence[Mapping[str, Any]]) -> dict[st
     totals |= {name: amount for name, amount in besides if amount > 0}
     edges = numpy.unique(numpy.linspace(0, len(steps), min(BUCKETS, len(steps)) + 1).astype(int))
     sums = {name: numpy.add.reduceat(column, edges[:-1]) for name, column in spent.items()}
+    recorded = columns.last(("goodput", ""))
     whole_stretch = numpy.maximum(sum(sums.values()), 1e-12)
     return {
         "total": wall,
-        "goodput": min(1.0, float(seconds.sum()) / wall) if wall > 0 else None,
+        "goodput": min(1.0, recorded if recorded is not None else float(seconds.sum()) / wall) if wall > 0 else None,
         "parts": [{"name": name, "seconds": amount} for name, amount in totals.items()],
         "over": {
             "s": whole(steps[edges[1:] - 1]),

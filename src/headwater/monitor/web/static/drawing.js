@@ -62,15 +62,10 @@ function drawChart(holder, panel, width, height) {
     return null;
   }
   const right = width - MARGIN.right, bottom = height - MARGIN.bottom;
-  let low = Infinity, high = -Infinity;
-  for (const {xs} of curves) {
-    low = Math.min(low, xs[0]);
-    high = Math.max(high, xs.at(-1));
-  }
-  if (state.span) {
-    const ends = curves.flatMap(({view}) => state.span.map((step) => along(view, step)));
-    [low, high] = [Math.min(...ends), Math.max(...ends)];
-  }
+  // All charts span the same: what the runs shown have recorded, or the steps looked at.
+  const ends = views().filter(({view}) => view.axis.s.length).flatMap(({view}) =>
+    (state.span || [view.axis.s[0], view.axis.s.at(-1)]).map((step) => along(view, step)));
+  const low = Math.min(...ends), high = Math.max(...ends);
   const px = (x) => (high > low ? MARGIN.left + ((x - low) / (high - low)) * (right - MARGIN.left) : (MARGIN.left + right) / 2);
   const vertical = verticalAxis(curves.flatMap(({ys, raw}) => (raw ? [...ys, ...raw.values] : ys)), log, MARGIN.top, bottom);
   const plot = {curves, px, py: vertical.at, low, high, left: MARGIN.left, right, top: MARGIN.top, bottom, events: [], panel};

@@ -85,9 +85,11 @@ function makeHeat(fetchMap) {
     names.replaceChildren(...rows.map((row, y) => {
       const starts = y === 0 || rows[y - 1].layer !== row.layer;
       if (!(starts || every === 1) || (y - last) * height < 13) return null;
+      // What belongs to no layer gives way to the first layer's name.
+      if (row.layer == null && rows.slice(y + 1, y + every).some((next) => next.layer != null)) return null;
       last = y;
       const text = row.layer == null ? row.kind : every === 1 ? `${row.layer}  ${row.kind}` : `layer ${row.layer}`;
-      return svg("text", {x: LABELS - 6, y: y * height + Math.min(height, 13) - 2, "text-anchor": "end"},
+      return svg("text", {x: LABELS - 6, y: Math.max(10, y * height + Math.min(height, 13) - 2), "text-anchor": "end"},
         text.length > 22 ? `…${text.slice(-21)}` : text);
     }).filter(Boolean));
     const width = canvas.clientWidth || 300, count = Math.max(1, Math.floor(width / 80));

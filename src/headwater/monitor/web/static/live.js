@@ -75,7 +75,7 @@ function startDashboard() {
   }
 
   function tell(kind, text) {
-    page.live.className = `live ${kind}`;
+    page.live.className = `told ${kind}`;
     if (page.live.textContent !== text) page.live.textContent = text;
   }
 

@@ -5,7 +5,7 @@ function makePage({extra, fetchMap, onPick}) {
   const charts = new Map(), holders = {};
   const hold = (name) => (holders[name] = el("div", {}));
   const title = el("h1", {}, extra.title || "Headwater"), subtitle = el("p", {}, extra.subtitle || "");
-  const live = el("span", {class: "live", role: "status"});
+  const live = el("span", {class: "told", role: "status"});
   const curves = el("div", {class: "curves"});
   const heat = makeHeat(fetchMap);
   const controls = [

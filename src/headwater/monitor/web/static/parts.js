@@ -43,7 +43,7 @@ function tilesOf(extra) {
   const bits = lastOf(view, "bits", ["all, averaged weights", "all"]);
   const found = [
     {label: status.words, value: count(status.step), note: status.eta != null ? `${of}, ${duration(status.eta)} left` : of},
-    bits && {label: "bits per byte", value: bits.value.toFixed(3), note: `validation, step ${count(bits.step)}`},
+    bits && {label: "bits per byte", value: bits.value.toFixed(3), note: "validation text"},
     summary.validation != null && {label: "validation loss", value: exact(summary.validation), note: "nats per token"},
     summary.loss != null && {label: "training loss", value: exact(summary.loss), note: "moving average"},
     summary.tokens != null && {label: "tokens read", value: short(summary.tokens), note: count(summary.tokens)},

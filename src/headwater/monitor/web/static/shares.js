@@ -2,7 +2,7 @@
 
 /** Names of the parts of time over all runs, each with its colour: the same in every bar. */
 const TIME_COLOURS = {
-  "forward and backward": 0, "communication": 3, "optimizer": 5, "waiting for data": 1, "rest of the step": 7,
+  "forward and backward": 0, "communication": 3, "optimizer": 5, "waiting for data": 1, "sampling of tensors": 10, "rest of the step": 7,
   "checkpoints": 2, "validation and samples": 6, "steps done again": 4, "not running": 8, "unaccounted": 9,
 };
 
