@@ -87,6 +87,27 @@ def test_kubernetes_gets_an_indexed_job_whose_pods_find_the_first(tmp_path: Path
     assert load(tmp_path / "copy.yaml").config == loaded.config
 
 
+def test_kubernetes_leads_prometheus_to_the_first_pod(tmp_path: Path) -> None:
+    for enabled in (False, True):
+        loaded = load(GPT3, [f"monitor.prometheus.enabled={enabled}".lower(), "monitor.prometheus.port=8123"])
+        job = job_for(loaded, None, 8, image="registry.local/headwater:1", claim="workspace")
+        files = write_kubernetes(loaded, tmp_path / str(enabled), job)
+        documents = list(yaml.safe_load_all(files[-1].read_text()))
+        services = [one for one in documents if one["kind"] == "Service"]
+        assert len(services) == 1 + enabled
+    annotations = services[1]["metadata"]["annotations"]
+    assert annotations["prometheus.io/scrape"] == "true"
+    assert annotations["prometheus.io/port"] == "8123"
+    assert services[1]["spec"]["selector"]["batch.kubernetes.io/job-completion-index"] == "0"
+    (config,) = [one for one in documents if one["kind"] == "ConfigMap"]
+    assert yaml.safe_load(config["data"][RECIPE])["monitor"]["prometheus"]["host"] == "0.0.0.0"
+    scrape = yaml.safe_load((REPOSITORY / "deploy" / "prometheus" / "kubernetes.yml").read_text())["scrape_configs"][0]
+    wanted = [rule["source_labels"][0] for rule in scrape["relabel_configs"] if rule.get("action") == "keep"]
+    found = {f"__meta_kubernetes_service_annotation_{re.sub(r'[./]', '_', name)}" for name in annotations}
+    assert set(wanted) <= found
+    assert scrape["job_name"] == annotations["prometheus.io/job"]
+
+
 def test_layouts_that_do_not_fit_the_machines_are_refused() -> None:
     loaded = load(GPT3)
     with pytest.raises(UserError, match="do not fill nodes of 6"):

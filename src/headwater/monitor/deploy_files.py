@@ -41,7 +41,7 @@ class Places:
     alertmanager: str = "alertmanager:9093"
     bridge: str = "alerts:9094"
     prometheus: str = "prometheus:9090"
-    targets: str = "/etc/prometheus/targets"
+    targets: str = "/var/lib/headwater/targets"
 
 
 def files(places: Places | None = None) -> dict[str, str]:

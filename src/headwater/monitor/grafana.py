@@ -32,6 +32,10 @@ NEEDS = {
     "z_loss": "train.z_loss",
     "mfu": "a device whose peak is in the catalogue",
     "gpu_util": A_GPU,
+    "mem_reserved": A_GPU,
+    "alloc_retries": A_GPU,
+    "straggler_score": "several ranks",
+    "domain_loss": "losses of single samples",
     "cache_hit_ratio": "dataset.cache",
     "val_loss_averaged": "averaged weights",
     "val_bits_per_byte_averaged": "averaged weights",
@@ -69,6 +73,20 @@ def _last(title: str, unit: str, expression: str, *, needs: str = "") -> Chart:
     return Chart(title, unit, (Query(expression, "{{run}}", needs),), width=4, stat=True)
 
 
+def _own(metric: Metric, variable: str = "run", *, log: bool = False) -> Chart:
+    """The chart of one metric, with the words of the registry."""
+    legend = " ".join(f"{{{{{name}}}}}" for name in (variable, *metric.labels[:1]))
+    needs = A_GPU if "gpu" in metric.labels else NEEDS.get(metric.key, "")
+    unit = "utilisation" if metric.prometheus.endswith("_ratio") or "_PROF_" in metric.prometheus else metric.unit
+    expression = f"<{metric.key}>{{@}}"
+    if metric.kind == "counter":
+        unit, expression = f"{metric.unit}/second", f"rate({expression}[5m])"
+    elif metric.kind == "histogram":
+        legend += " 95 %"
+        expression = f"histogram_quantile(0.95, rate(<{metric.key}>_bucket{{@}}[5m]))"
+    return Chart(metric.title, unit, (Query(expression, legend, needs),), metric.help, log=log)
+
+
 _LEFT = "(<steps_planned>{@} - <step>{@})"
 _PACE = "(rate(<step_seconds>_sum{@}[5m]) / rate(<step_seconds>_count{@}[5m]))"
 
@@ -89,6 +107,7 @@ TRAINING: tuple[tuple[str, tuple[Chart, ...]], ...] = (
         ), METRICS["loss"].help, width=12),
         Chart("Validation loss by domain", "nats/token",
               (Query("<val_loss>{@}", "{{run}} {{domain}}"),), METRICS["val_loss"].help, width=12),
+        _own(METRICS["domain_loss"]),
         Chart("Perplexity", "ratio", (Query("<perplexity>{@}", "{{run}}"),), METRICS["perplexity"].help, log=True),
         Chart("Bits per byte", "bits/byte", (
             Query("<bits_per_byte>{@}", "{{run}} training"),
@@ -98,10 +117,18 @@ TRAINING: tuple[tuple[str, tuple[Chart, ...]], ...] = (
     )),
     ("Stability", (
         Chart("Gradient norm", "norm", (Query("<grad_norm>{@}", "{{run}}"),), METRICS["grad_norm"].help, log=True),
-        Chart("Clipping", "1", (Query("<clip_factor>{@}", "{{run}}"),), METRICS["clip_factor"].help),
+        Chart("Clipping", "1", (
+            Query("<clip_factor>{@}", "{{run}} factor of the step"),
+            Query("<clip_rate>{@}", "{{run}} share of steps"),
+        ), METRICS["clip_factor"].help),
         Chart("Findings of detectors", "alerts",
               (Query("increase(<alerts>{@}[5m]) > 0", "{{run}} {{detector}}", "a fault"),),
               "What detectors found in the last five minutes; `headwater doctor RUN` says why"),
+    )),
+    ("Parameters and heads", (
+        *(_own(METRICS[key], log=True) for key in ("param_grad_norm", "update_ratio", "param_weight_norm")),
+        *(_own(METRICS[key]) for key in ("grad_histogram", "grad_flags", "dead_heads", "head_entropy_ratio",
+                                         "head_sink_ratio", "head_max_logit", "head_activity_ratio")),
     )),
     ("Speed", (
         Chart("Throughput", "tokens/second", (
@@ -116,15 +143,22 @@ TRAINING: tuple[tuple[str, tuple[Chart, ...]], ...] = (
         Chart("Parts of a step", "seconds", (
             Query("<data_wait_seconds>{@}", "{{run}} waiting for data"),
             Query("<forward_backward_seconds>{@}", "{{run}} forward and backward"),
+            Query("<communication_seconds>{@}", "{{run}} of it waiting for other ranks"),
             Query("<optimizer_seconds>{@}", "{{run}} optimizer"),
+            Query("<monitor_seconds>{@}", "{{run}} sampling"),
             Query("<checkpoint_seconds>{@}", "{{run}} checkpoint"),
             Query("<validation_seconds>{@}", "{{run}} validation"),
         )),
+        _own(METRICS["goodput"]),
+        _own(METRICS["straggler_score"]),
         Chart("Model FLOPs utilisation", "utilisation", (Query("<mfu>{@}", "{{run}}", NEEDS["mfu"]),),
               METRICS["mfu"].help),
     )),
     ("Memory and data", (
-        Chart("Memory", "bytes", (Query("<mem_allocated>{@}", "{{run}}"),), METRICS["mem_allocated"].help),
+        Chart("Memory", "bytes", (
+            Query("<mem_allocated>{@}", "{{run}} allocated"),
+            Query("<mem_reserved>{@}", "{{run}} reserved", A_GPU),
+        ), METRICS["mem_allocated"].help),
         Chart("Tokens a second by domain", "tokens/second",
               (Query("rate(<domain_tokens>{@}[5m])", "{{run}} {{domain}}"),), METRICS["domain_tokens"].help),
         Chart("Events", "events", (Query("increase(<events>{@}[5m])", "{{run}} {{event}}"),), "Of five minutes"),
@@ -215,24 +249,10 @@ def _rows(board: Board) -> Rows:
     written = [one.expression for _, charts in board.rows for chart in charts for one in chart.queries]
     named = {key for expression in written for key in re.findall(r"<(\w+)>", expression)}
     rest = [metric for metric in board.metrics if metric.prometheus and metric.key not in named]
-    gpus = tuple(_own(metric, board) for metric in rest if "gpu" in metric.labels)
-    others = tuple(_own(metric, board) for metric in rest if "gpu" not in metric.labels)
+    gpus = tuple(_own(metric, board.variable) for metric in rest if "gpu" in metric.labels)
+    others = tuple(_own(metric, board.variable) for metric in rest if "gpu" not in metric.labels)
     heading, charts = board.rows[-1]
     return (*board.rows[:-1], (heading, (*charts, *gpus)), *(((REST, others),) if others else ()))
-
-
-def _own(metric: Metric, board: Board) -> Chart:
-    """The chart of one metric."""
-    legend = " ".join(f"{{{{{name}}}}}" for name in (board.variable, *metric.labels[:1]))
-    needs = A_GPU if "gpu" in metric.labels else NEEDS.get(metric.key, "")
-    unit = "utilisation" if metric.prometheus.endswith("_ratio") or "_PROF_" in metric.prometheus else metric.unit
-    expression = f"<{metric.key}>{{@}}"
-    if metric.kind == "counter":
-        unit, expression = f"{metric.unit}/second", f"rate({expression}[5m])"
-    elif metric.kind == "histogram":
-        legend += " 95 %"
-        expression = f"histogram_quantile(0.95, rate(<{metric.key}>_bucket{{@}}[5m]))"
-    return Chart(metric.title, unit, (Query(expression, legend, needs),), metric.help)
 
 
 def _filled(expression: str, board: Board) -> str:

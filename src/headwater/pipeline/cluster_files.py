@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ import yaml
 from headwater.core.errors import InputError, UserError
 from headwater.core.files import atomic_write
 from headwater.core.recipe import Loaded
+from headwater.monitor.alerts_rules import TRAINING_JOB
+from headwater.monitor.config import PrometheusConfig
 from headwater.pipeline.schema import Recipe
 
 RECIPE = "recipe.yaml"
@@ -182,7 +184,8 @@ def _folded(command: list[str]) -> list[str]:
 
 
 def write_kubernetes(loaded: Loaded[Recipe], out: Path, job: ClusterJob) -> list[Path]:
-    """Write the recipe and `job.yaml`: a headless service, the recipe as a config map, an indexed job of a pod a node.
+    """Write the recipe and `job.yaml`: a headless service, the recipe as a config map, an indexed job of a pod a node;
+    with `monitor.prometheus` a service that leads Prometheus to the first pod, whose rank 0 has the endpoint.
 
     UserError without an image or a claim for the workspace.
     """
@@ -193,7 +196,8 @@ def write_kubernetes(loaded: Loaded[Recipe], out: Path, job: ClusterJob) -> list
             where="--k8s",
             mend="name the image built from the Dockerfile, and a persistent volume claim that all pods can write to",
         )
-    layout = loaded.config.parallel
+    loaded = _reachable(loaded)
+    layout, endpoint = loaded.config.parallel, loaded.config.monitor.prometheus
     labels = {"app.kubernetes.io/name": "headwater", "app.kubernetes.io/instance": job.name}
     command = torchrun(
         job, f"{job.name}-0.{job.name}:{PORT}", job.name, f"/recipe/{RECIPE}", max_restarts=layout.max_restarts
@@ -209,6 +213,8 @@ def write_kubernetes(loaded: Loaded[Recipe], out: Path, job: ClusterJob) -> list
             {"name": "shm", "mountPath": "/dev/shm"},
         ],
     }
+    if endpoint.enabled:
+        container["ports"].append({"containerPort": endpoint.port, "name": "metrics"})
     if job.gpus:
         container["resources"] = {"limits": {"nvidia.com/gpu": job.ranks_per_node}}
     pod = {
@@ -256,11 +262,41 @@ def write_kubernetes(loaded: Loaded[Recipe], out: Path, job: ClusterJob) -> list
             },
         },
     ]
+    if endpoint.enabled:
+        documents.append(_metrics_service(job.name, labels, endpoint.port))
     if job.time_limit:
         documents[2]["spec"]["activeDeadlineSeconds"] = seconds(job.time_limit)  # type: ignore[index]
     head = f"# {layout.describe()}\n# Submit: kubectl apply -f {KUBERNETES}    Made by `headwater launch`.\n"
     text = head + "---\n".join(yaml.dump(item, Dumper=_Plain, sort_keys=False, width=120) for item in documents)
     return _write(out, {RECIPE: _recipe_text(loaded), KUBERNETES: text})
+
+
+def _reachable(loaded: Loaded[Recipe]) -> Loaded[Recipe]:
+    """In a pod, loopback is reached by nothing: an endpoint that is asked for listens on all the pod's addresses."""
+    monitor = loaded.config.monitor
+    if not monitor.prometheus.enabled or monitor.prometheus.host != PrometheusConfig().host:
+        return loaded
+    endpoint = monitor.prometheus.model_copy(update={"host": "0.0.0.0"})
+    config = loaded.config.model_copy(update={"monitor": monitor.model_copy(update={"prometheus": endpoint})})
+    return replace(loaded, config=config)
+
+
+def _metrics_service(name: str, labels: dict[str, str], port: int) -> dict[str, Any]:
+    """What Prometheus finds by its annotations (`deploy/prometheus/kubernetes.yml`), and nothing but the first pod."""
+    annotations = {"scrape": "true", "port": str(port), "path": "/metrics", "job": TRAINING_JOB}
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {
+            "name": f"{name}-metrics",
+            "labels": labels,
+            "annotations": {f"prometheus.io/{key}": value for key, value in annotations.items()},
+        },
+        "spec": {
+            "selector": {**labels, "batch.kubernetes.io/job-completion-index": "0"},
+            "ports": [{"name": "metrics", "port": port}],
+        },
+    }
 
 
 class _Plain(yaml.SafeDumper):
