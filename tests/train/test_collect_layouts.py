@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,9 +11,11 @@ import torch
 
 from headwater.dataset.steps import rank_slice
 from headwater.model import ModelConfig
+from headwater.model.loss import IGNORE
 from headwater.parallel.agreement import Ranks
 from headwater.parallel.config import ParallelConfig
 from headwater.parallel.mesh import build_mesh
+from headwater.train.batch import Batch
 from headwater.train.collectors.sample import SampleObserver
 from headwater.train.collectors.tensors import TensorFigures
 from headwater.train.config import TrainConfig
@@ -25,8 +28,15 @@ EVERYTHING = ("gradients", "updates", "heads")
 METRICS = {"grad_norm", "weight_norm", "update_ratio", "head_entropy", "head_sink", "head_max_logit", "head_activity"}
 
 
+def of_domains(whole: Batch) -> Batch:
+    """Every row of one of three domains, told by its first token."""
+    domains = whole.tokens[:, 0] % 3
+    tokens = {name: int((domains == place).sum()) * whole.tokens.shape[1] for place, name in enumerate("abc")}
+    return replace(whole, domains=domains, domain_tokens=tokens)
+
+
 def samples(parallel: ParallelConfig, model: ModelConfig, config: TrainConfig, micro_batch: int) -> list[Sample]:
-    """Two sampled steps by this process, as one rank of the layout."""
+    """Two sampled steps by this process, as one rank of the layout, and their losses by domain."""
     mesh = build_mesh(parallel, torch.device("cpu"))
     module = TrainModule.build(model, config, mesh=mesh, precision="fp32", micro_batch=micro_batch, seed=3)
     rows = rank_slice(range(ROWS), mesh.coordinate("dp"), mesh.size("dp"))
@@ -34,8 +44,9 @@ def samples(parallel: ParallelConfig, model: ModelConfig, config: TrainConfig, m
     module.observer = observer
     found = []
     for step in (1, 2):
-        module.train_step(step, batch(step, rows, masked=config.objective.name == "mlm"), lr_factor=1.0)
-        found.append(observer.sample)
+        own = of_domains(batch(step, rows, masked=config.objective.name == "mlm"))
+        outcome = module.train_step(step, own, lr_factor=1.0)
+        found.append(observer.sample | {"loss by domain": outcome.domain_loss})
     return found
 
 
@@ -44,7 +55,7 @@ def compare(parallel: ParallelConfig, model: ModelConfig = MODEL, config: TrainC
     expected = samples(ParallelConfig(), model, config, ROWS)
     for found in run_ranks(parallel.ranks, samples, parallel, model, config, 2):
         for mine, theirs in zip(found, expected, strict=True):
-            assert set(mine) == set(theirs) == METRICS
+            assert set(mine) == set(theirs) == METRICS | {"loss by domain"}
             for metric, values in theirs.items():
                 assert list(mine[metric]) == list(values), metric
                 for name, value in values.items():
@@ -68,19 +79,23 @@ def test_every_rank_has_the_figures_of_one_process(layout: dict[str, Any]) -> No
     compare(ParallelConfig.model_validate(layout))
 
 
+def test_losses_by_domain_make_up_the_loss() -> None:
+    mesh = build_mesh(ParallelConfig(), torch.device("cpu"))
+    module = TrainModule.build(MODEL, train_config(), mesh=mesh, precision="fp32", micro_batch=3, seed=3)
+    rows = of_domains(batch(1))
+    outcome = module.train_step(1, rows, lr_factor=1.0)
+    assert rows.domains is not None
+    counts = [int((rows.targets[rows.domains == place] != IGNORE).sum()) for place in range(3)]
+    assert len(outcome.domain_loss) == sum(count > 0 for count in counts) > 1
+    total = sum(outcome.domain_loss[name] * count for name, count in zip("abc", counts, strict=True) if count)
+    assert total / sum(counts) == pytest.approx(outcome.loss, rel=1e-6)
+
+
 def test_an_encoder_s_heads_see_both_ways_within_their_reach() -> None:
-    encoder = MODEL.model_copy(
-        update={
-            "architecture": "encoder",
-            "num_key_value_heads": MODEL.num_attention_heads,
-            "encoder": {"local_attention": 8},
-        }
-    )
-    compare(
-        ParallelConfig(tp=2),
-        ModelConfig.model_validate(encoder.model_dump()),
-        train_config(objective={"name": "mlm"}),
-    )
+    shape = MODEL.model_dump(include={"hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size"})
+    encoder = {"architecture": "encoder", "intermediate_size": 96, "max_position_embeddings": 64}
+    model = ModelConfig.model_validate(shape | encoder | {"encoder": {"local_attention": 8}})
+    compare(ParallelConfig(tp=2), model, train_config(objective={"name": "mlm"}))
 
 
 def test_figures_are_what_a_simple_computation_gives() -> None:
@@ -127,6 +142,7 @@ def reference_heads(weights: dict[str, torch.Tensor], layer: int) -> dict[str, l
     n = len(documents)
     found: dict[str, list[float]] = {"head_entropy": [], "head_sink": [], "head_max_logit": []}
     sizes = []
+    out_weight = attention.o_proj.weight.detach()
     for head in range(heads):
         group = head * kv // heads
         scores = q[:, head] @ k[:, group].T / math.sqrt(width)
@@ -136,7 +152,7 @@ def reference_heads(weights: dict[str, torch.Tensor], layer: int) -> dict[str, l
             p = scores[query, visible].softmax(0)
             largest = max(largest, float(scores[query, visible].max()))
             out = p @ v[visible, group]
-            squares += float((attention.o_proj.weight[:, head * width : (head + 1) * width] @ out).square().sum())
+            squares += float((out_weight[:, head * width : (head + 1) * width] @ out).square().sum())
             if len(visible) > 1:
                 entropies.append(float(-(p * p.log()).sum()) / math.log(len(visible)))
                 sinks.append(float(p[0]))

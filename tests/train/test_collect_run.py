@@ -96,6 +96,8 @@ def test_lines_have_the_keys_that_others_count_on_and_each_is_declared(finished:
         assert row["gpu_util"] is None
         assert set(row) <= set(METRICS)
         assert 0 < row["goodput"] <= 1
+        assert row["domain_loss"]
+        assert set(row["domain_loss"]) <= {"web", "code"}
         assert 0 <= row["clip_rate"] <= 1
         assert row["communication_seconds"] == 0
         assert row["ram_used"] > row["mem_allocated"] > 0

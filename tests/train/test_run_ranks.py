@@ -81,6 +81,7 @@ def test_a_run_on_several_ranks_is_the_run_of_one_process(
         assert row.keys() == other.keys()
         for key in ("loss", "loss_sma", "grad_norm", "bits_per_byte"):
             assert row[key] == pytest.approx(other[key], rel=2e-5), key
+        assert row["domain_loss"] == pytest.approx(other["domain_loss"], rel=2e-5)
         for key in ("tokens", "lr", "domain_tokens"):
             assert row[key] == other[key], key
         if "val_loss" in other:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 from headwater.core.jsonl import read_jsonl
 from headwater.monitor.record import read_metrics
@@ -48,7 +49,7 @@ class GoodputClock:
         return self.productive_seconds / max(time.time() - self._began, self.productive_seconds, 1e-9)
 
 
-def _events(path: Path) -> list[dict[str, object]]:
+def _events(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     return [event for event in read_jsonl(path, on_broken=lambda *_: None) if isinstance(event, dict)]

@@ -37,12 +37,13 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Columns:
     """What one rank computes on: its columns of a batch's rows, [rows, seq / cp], and how they attend (None: each row
-    is one document, and all of it is here)."""
+    is one document, and all of it is here); `domains` [rows] are numbers the loss is added up by."""
 
     tokens: Tensor
     targets: Tensor
     positions: Tensor
     layout: BlockLayout | None
+    domains: Tensor | None = None
 
 
 @dataclass(frozen=True)

@@ -106,7 +106,7 @@ class _Module(TrainModule):
     begin: Callable[[int], None]
     """Called with the rows of a step before its forward pass."""
 
-    def _accumulate(self, batch: Batch, predicted: int) -> tuple[float, float]:
+    def _accumulate(self, batch: Batch, predicted: int) -> list[float]:
         self.begin(batch.rows)
         with self.ledger.during("backward"):
             return super()._accumulate(batch, predicted)

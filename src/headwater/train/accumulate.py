@@ -2,10 +2,10 @@
 
 In: a stage, a batch of this rank's rows, the global number of predicted tokens. Out: gradients of the mean over those
 tokens, summed over data-parallel ranks in the last backward pass, or in each where ranks keep shares of gradients only
-(`parallel.gradient_reduction`); and this rank's sums of nats and z-loss.
+(`parallel.gradient_reduction`); and this rank's sums of nats and z-loss, and of the nats of each domain.
 
     executor = Accumulator(stage, forward, mesh, micro_batch=8)
-    nats, penalty = executor.run(batch, predicted)
+    nats, penalty, *by_domain = executor.run(batch, predicted)
 
 A pipeline, whose rank holds some of the layers, is another `Executor`.
 """
@@ -34,7 +34,7 @@ class Executor(Protocol):
 
     def run(self, batch: Batch, divisor: float) -> Tensor:
         """Forward and backward of the loss's sum over `divisor`; gradients are complete afterwards. [nats, weighted
-        z-loss]."""
+        z-loss, nats of the rows of each domain (none if the batch does not tell them)]."""
 
     def evaluate(self, batch: Batch) -> Tensor:
         """Forward only: [nats, right predictions]. The model keeps no state of it."""
@@ -48,7 +48,7 @@ class Accumulator:
 
     def run(self, batch: Batch, divisor: float) -> Tensor:
         device = self._mesh.device
-        sums = torch.zeros(2, dtype=wide_dtype(device), device=device)
+        sums = torch.zeros(2 + domain_count(batch), dtype=wide_dtype(device), device=device)
         for start in range(0, batch.rows, self._micro_batch):
             last = start + self._micro_batch >= batch.rows
             before_micro_batch(
@@ -60,7 +60,7 @@ class Accumulator:
             part = batch.part(start, start + self._micro_batch, device)
             result = self._forward(self._stage, part)
             (result.total / divisor).backward()
-            sums += torch.stack((result.nats, result.total.detach() - result.nats))
+            sums += loss_sums(result, part.domains, domain_count(batch))
         return sums
 
     @torch.no_grad()
@@ -73,6 +73,21 @@ class Accumulator:
             sums += torch.stack((result.nats, result.correct.to(result.nats.dtype)))
         reshard(self._stage)
         return sums
+
+
+def domain_count(batch: Batch) -> int:
+    """Domains whose losses are added up apart."""
+    return 0 if batch.domains is None else len(batch.domain_tokens)
+
+
+def loss_sums(result: CrossEntropy, domains: Tensor | None, count: int) -> Tensor:
+    """The sums of a micro-batch as `Executor.run` gives them; `domains` [rows] of `count`."""
+    both = torch.stack((result.nats, result.total.detach() - result.nats))
+    if domains is None or not count:
+        return both
+    assert result.per_token is not None, "losses by domain need those of the rows"
+    rows = result.per_token.sum(1, dtype=both.dtype)
+    return torch.cat((both, both.new_zeros(count).index_add_(0, domains, rows)))
 
 
 def wide_dtype(device: torch.device) -> torch.dtype:

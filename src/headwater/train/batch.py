@@ -20,7 +20,8 @@ class Batch:
     `tokens`, `targets` int64 [B, S], a target that is not predicted being IGNORE; `positions` int32 and `documents`
     int32 [B, S], or None where a row is one document; `domain_tokens` tokens read by domain, the same domains on every
     rank; `text_bytes` how many bytes of text the predicted tokens stand for (0 if not known);
-    `cache_hit_ratio` the share of the rows that came from the shard cache, None without one.
+    `cache_hit_ratio` the share of the rows that came from the shard cache, None without one; `domains` int64 [B] each
+    row's place among the keys of `domain_tokens`, None if that is not known.
     """
 
     tokens: Tensor
@@ -30,6 +31,7 @@ class Batch:
     domain_tokens: dict[str, int] = field(default_factory=dict)
     text_bytes: float = 0.0
     cache_hit_ratio: float | None = None
+    domains: Tensor | None = None
 
     @property
     def rows(self) -> int:
@@ -51,6 +53,7 @@ class Batch:
             self.targets[start:stop].to(device, non_blocking=True),
             cut(self.positions),
             cut(self.documents),
+            domains=cut(self.domains),
         )
 
     def share(self, rank: int, ranks: int) -> Batch:
@@ -78,4 +81,5 @@ class Batch:
             targets=targets,
             positions=None if self.positions is None else self.positions[index],
             documents=None if self.documents is None else self.documents[index],
+            domains=None if self.domains is None else self.domains[index],
         )

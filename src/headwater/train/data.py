@@ -153,6 +153,8 @@ def _text_bytes(loaded: LoadedBatch, bytes_per_token: Mapping[str, float]) -> fl
 
 def _batch(loaded: LoadedBatch, document_mask: bool, *, text_bytes: float, all_domains: Iterable[str] = ()) -> Batch:
     """The tensors of loaded rows; a target that does not count becomes IGNORE."""
+    domain_tokens = {**dict.fromkeys(all_domains, 0), **_tokens_by_domain(loaded.domains, loaded.inputs.shape[1])}
+    places = {name: place for place, name in enumerate(domain_tokens)}
     inputs = np.ascontiguousarray(loaded.inputs)
     documents = np.ascontiguousarray(loaded.documents[:, :-1])
     cached = loaded.cached_rows
@@ -161,7 +163,8 @@ def _batch(loaded: LoadedBatch, document_mask: bool, *, text_bytes: float, all_d
         targets=torch.from_numpy(loaded.counted_targets),
         positions=torch.from_numpy(loaded.positions) if document_mask else None,
         documents=torch.from_numpy(documents) if document_mask else None,
-        domain_tokens={**dict.fromkeys(all_domains, 0), **_tokens_by_domain(loaded.domains, inputs.shape[1])},
+        domain_tokens=domain_tokens,
         text_bytes=text_bytes,
         cache_hit_ratio=None if cached is None or not loaded.refs else cached / len(loaded.refs),
+        domains=torch.tensor([places[name] for name in loaded.domains], dtype=torch.int64),
     )

@@ -107,6 +107,7 @@ class MetricsCallback(Callback):
             "goodput": self._goodput.ratio(),
             "forward_backward_seconds": outcome.forward_backward_seconds - waited,
             "optimizer_seconds": outcome.optimizer_seconds,
+            "domain_loss": outcome.domain_loss,
             "domain_tokens": dict(self._domain_tokens),
             **{name: trainer.spent.pop(name, 0.0) for name in ("checkpoint_seconds", "validation_seconds")},
         }

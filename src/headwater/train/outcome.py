@@ -33,8 +33,9 @@ Gate = Callable[[Reading], bool]
 class StepOutcome:
     """What a step did, over all ranks. `loss` is the cross-entropy in nats per predicted token; `z_loss` its weighted
     companion, None where it is off; `lr` that of the optimizer's first group; `clip_factor` what the gradient was
-    multiplied with. `loss_scale` is the one of the step in fp16, else None. A `skipped` step changed nothing and has a
-    clip factor of 0: its update was held back, or (`overflow`, with an infinite norm) it overflowed the loss scale.
+    multiplied with; `domain_loss` the loss by domain, {} where rows do not tell theirs. `loss_scale` is the one of the
+    step in fp16, else None. A `skipped` step changed nothing and has a clip factor of 0: its update was held back, or
+    (`overflow`, with an infinite norm) it overflowed the loss scale.
     """
 
     loss: float
@@ -47,6 +48,7 @@ class StepOutcome:
     lr: float
     bits_per_byte: float | None
     domain_tokens: dict[str, int]
+    domain_loss: dict[str, float]
     forward_backward_seconds: float
     optimizer_seconds: float
     loss_scale: float | None = None

@@ -23,6 +23,7 @@ from headwater.parallel.data import reshard
 from headwater.parallel.mesh import Mesh
 from headwater.parallel.pipeline import Pipeline
 from headwater.parallel.stages import split
+from headwater.train.accumulate import domain_count, loss_sums
 from headwater.train.batch import Batch
 
 
@@ -68,12 +69,14 @@ class PipelineExecutor:
                 mend=f"use a divisor of {batch.rows}",
             )
 
+        count = domain_count(batch)
+
         def loss(stage: nn.Module, hidden: Tensor, part: Columns) -> tuple[Tensor, Tensor]:
             result = self._loss(stage, hidden, part.targets)
-            return result.total / divisor, torch.stack((result.nats, result.total.detach() - result.nats))
+            return result.total / divisor, loss_sums(result, part.domains, count)
 
         parts = self._parts(batch, self._micro_batch)
-        return self._pipeline.forward_backward(parts, self._hidden, loss, figures=2)
+        return self._pipeline.forward_backward(parts, self._hidden, loss, figures=2 + count)
 
     def evaluate(self, batch: Batch) -> Tensor:
         """See `Executor`. Rows that do not make a whole micro-batch are filled up with rows that predict nothing."""

@@ -15,6 +15,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -167,7 +168,7 @@ class TrainModule:
                 where=f"step {step}",
                 mend="look at the step's documents with `headwater trace`, and drop such documents in curation",
             )
-        nats, penalty = self._accumulate(batch, totals.predicted)
+        nats, penalty, *domain_nats = self._accumulate(batch, totals.predicted)
         loss, z_loss = nats / totals.predicted, penalty / totals.predicted
         forward_backward = time.perf_counter() - started
         loss_scale, overflow = self.numerics.loss_scale, self.numerics.unscale_(self._parameters.values())
@@ -201,6 +202,7 @@ class TrainModule:
             lr=float(self.optimizer.param_groups[0]["lr"]),
             bits_per_byte=nats / math.log(2) / totals.text_bytes if totals.text_bytes else None,
             domain_tokens=totals.domain_tokens,
+            domain_loss=totals.domain_loss(domain_nats),
             forward_backward_seconds=forward_backward,
             optimizer_seconds=time.perf_counter() - started - forward_backward - self.observer.seconds,
             loss_scale=loss_scale,
@@ -208,13 +210,12 @@ class TrainModule:
             overflow=overflow,
         )
 
-    def _accumulate(self, batch: Batch, predicted: int) -> tuple[float, float]:
-        """Forward and backward; gradients of the mean over `predicted` tokens. Global sums of nats and of the weighted
-        z-loss."""
+    def _accumulate(self, batch: Batch, predicted: int) -> list[float]:
+        """Forward and backward; gradients of the mean over `predicted` tokens. Global sums as of `Executor.run`."""
         sums = self._everywhere(self._executor.run(batch, self.numerics.divisor(predicted)))
         settle(self._parameters.values(), self.mesh)
-        nats, penalty = sums.tolist()
-        return nats, penalty
+        found: list[float] = sums.tolist()
+        return found
 
     def _everywhere(self, sums: Tensor) -> Tensor:
         """Sums of an executor, added up over the ranks that made different parts of them."""
@@ -230,7 +231,8 @@ class TrainModule:
 
     def _columns(self, part: Batch) -> Columns:
         """What this rank computes on of a micro-batch."""
-        return take_columns(self.context, part.tokens, part.targets, part.positions, part.documents)
+        columns = take_columns(self.context, part.tokens, part.targets, part.positions, part.documents)
+        return replace(columns, domains=part.domains)
 
     def _hidden(self, stage: Model, stream: Tensor, own: Columns) -> Tensor:
         """A stage's output for its input: tokens, or the output of the stage before."""
@@ -251,6 +253,7 @@ class TrainModule:
                 bias=stage.lm_head_bias if isinstance(stage, Encoder) else None,
                 sparse=isinstance(stage, Encoder),
                 accuracy=not torch.is_grad_enabled(),
+                per_token=torch.is_grad_enabled(),
             )
 
     def _admitted(self, step: int, loss: float, norm: float, gate: Gate) -> bool:
