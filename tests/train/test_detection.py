@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import math
+import os
+import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +16,8 @@ import torch
 from rich.console import Console
 
 from headwater.core.progress import SILENT, Reporter
+from headwater.diagnose.faults import LearningRate
+from headwater.diagnose.faults_machine import FullDisk, Hang, LostSaves
 from headwater.monitor import MonitorConfig
 from headwater.monitor.config import DetectorsConfig
 from headwater.monitor.detectors import machine_detectors
@@ -23,7 +27,7 @@ from headwater.train.batch import Batch
 from headwater.train.callbacks import Callback
 from headwater.train.checkpoint import CheckpointStore
 from headwater.train.non_finite import NonFiniteError
-from headwater.train.trainer import Trainer
+from headwater.train.trainer import Interrupted, Trainer
 from tests.parallel.ranks import RankError, run_ranks
 from tests.train.conftest import TINY, World
 
@@ -62,6 +66,19 @@ class PoisonedBatch(Callback):
         trainer._batches = Source()
 
 
+class StopsAfter(Callback):
+    """A batch system asks the run to stop."""
+
+    name = "stops"
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def after_step(self, trainer: Trainer, outcome: object) -> None:
+        if trainer.step == self.step:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
 class BrokenWeight(Callback):
     """A weight becomes infinite before a step, as a flipped exponent bit would make it; on the ranks that hold it."""
 
@@ -88,6 +105,13 @@ def run_of(world: World, path: Path, *callbacks: Callback, reporter: Reporter = 
 def alerts(run: RunFolder) -> list[dict[str, Any]]:
     """Of training, not of the machine."""
     return [e for e in run.events() if e["event"] == "alert" and e["detector"] not in OF_THE_MACHINE]
+
+
+def by_detector(folder: Path, *names: str) -> list[dict[str, Any]]:
+    """The alerts of these detectors, one each, and no others."""
+    found = alerts(RunFolder.open(folder))
+    assert sorted(alert["detector"] for alert in found) == sorted(names)
+    return [next(alert for alert in found if alert["detector"] == name) for name in names]
 
 
 def test_a_poisoned_batch_is_an_alert_and_a_warning(world: World, tmp_path: Path) -> None:
@@ -137,8 +161,9 @@ def test_a_run_that_goes_on_knows_what_it_knew(world: World, tmp_path: Path) -> 
 def test_the_first_tensor_that_is_not_finite_is_named(world: World, tmp_path: Path) -> None:
     with pytest.raises(NonFiniteError, match="first in the gradient of model") as caught:
         run_of(world, tmp_path / "run", BrokenWeight(25, "model.layers.1.mlp.down_proj.weight"))
-    (alert,) = alerts(RunFolder.open(tmp_path / "run"))
-    assert (alert["detector"], alert["severity"], alert["step"]) == ("non_finite", "critical", 25)
+    changed, alert = by_detector(tmp_path / "run", "changed_weights", "non_finite")
+    assert (alert["severity"], alert["step"], alert["onset"]) == ("critical", 25, 25)
+    assert (changed["step"], changed["evidence"]["tensors"]) == (25, ["model.layers.1.mlp.down_proj.weight"])
     assert alert["evidence"]["tensor"] == caught.value.tensor
     assert caught.value.tensor in alert["message"]
 
@@ -152,8 +177,46 @@ def rank_run(world: World, path: Path, layout: dict[str, Any], broken: bool) -> 
 def test_ranks_agree_on_alerts_and_on_the_tensor(world: World, tmp_path: Path, layout: dict[str, int]) -> None:
     with pytest.raises(RankError, match="first in the gradient of model"):
         run_ranks(2, rank_run, world, tmp_path / "broken", layout, True)
-    (alert,) = alerts(RunFolder.open(tmp_path / "broken"))
-    assert alert["step"] == 4
+    changed, alert = by_detector(tmp_path / "broken", "changed_weights", "non_finite")
+    assert (changed["step"], alert["step"]) == (4, 4)
+    ranks = {name.rpartition(" on rank ")[2] for name in changed["evidence"]["tensors"]}
+    assert ranks <= {"0", "1"}
+    assert len(ranks) == (1 if "pp" in layout else 2)
     assert alert["evidence"]["tensor"].startswith("model.")
     run_ranks(2, rank_run, world, tmp_path / "poisoned", layout, False)
     assert ("loss_spike", 48) in {(a["detector"], a["step"]) for a in alerts(RunFolder.open(tmp_path / "poisoned"))}
+
+
+def test_a_spike_three_steps_after_a_resume_is_found(world: World, tmp_path: Path) -> None:
+    with pytest.raises(Interrupted):
+        run_of(world, tmp_path / "run", StopsAfter(43))
+    run = run_of(world, tmp_path / "run", PoisonedBatch(46))
+    assert ("loss_spike", 46) in {(alert["detector"], alert["step"]) for alert in alerts(run)}
+
+
+def test_updates_that_move_nothing_and_checkpoints_that_do_not_come_are_alerts(world: World, tmp_path: Path) -> None:
+    run = run_of(
+        world, tmp_path / "run", LearningRate(20, 0.0), LostSaves(25), checkpoint={"every": 10, "async_save": False}
+    )
+    still = next(alert for alert in alerts(run) if alert["detector"] == "no_updates")
+    assert (still["step"], still["onset"]) == (25, 20)
+    late = [event for event in run.events() if event.get("detector") == "old_checkpoint"]
+    assert [alert["step"] for alert in late] == [46]
+
+
+def test_a_full_disk_is_said_even_where_it_cannot_be_written(world: World, tmp_path: Path) -> None:
+    heard = io.StringIO()
+    with pytest.raises(OSError, match="No space left"):
+        run_of(world, tmp_path / "run", FullDisk(5), reporter=Reporter(console=Console(file=heard, width=200)))
+    (alert,) = by_detector(tmp_path / "run", "disk_full")
+    assert (alert["step"], alert["severity"]) == (5, "critical")
+    assert "the disk is full" in heard.getvalue()
+
+
+def test_a_step_that_hangs_is_an_alert_while_it_does(world: World, tmp_path: Path) -> None:
+    monitor = MonitorConfig(detectors=DetectorsConfig(hang_seconds=0.5))
+    run = run_of(world, tmp_path / "run", Hang(20, seconds=3.0), steps=25, monitor=monitor)
+    alert = next(alert for alert in alerts(run) if alert["detector"] == "hang" and alert["step"] == 20)
+    assert alert["severity"] == "critical"
+    assert "faults_machine.py" in Path(alert["evidence"]["stacks"]).read_text()
+    assert list(run.metrics())[-1]["step"] == 25

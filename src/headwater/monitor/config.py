@@ -64,13 +64,22 @@ class DetectorsConfig(Section):
     """Gradient norms below this for 20 steps vanish."""
 
     no_convergence_steps: int = field(200, kind="operational", ge=41, unit="steps")
-    """After so many steps the loss must be 2 % below where it began."""
+    """After so many steps at half the peak learning rate or above, the loss must be 2 % below where it began, and below
+    what token frequencies alone explain or still falling."""
 
     data_wait_share: float = field(0.3, kind="operational", gt=0, le=1, unit="ratio")
     """Data is slow when steps wait for it longer than this share of their time."""
 
     slow_step_ratio: float = field(1.5, kind="operational", gt=1, unit="ratio")
     """Steps are slow when they take so many times their usual time, in the median of 20 and for 20 seconds."""
+
+    check_weights: bool = field(True, kind="operational")
+    """Sum up the bits of all weights after an update and before the next: a bit that flips between is found, whichever
+    it is. Two passes over the weights a step, about a third of what an AdamW update costs."""
+
+    hang_seconds: float = field(60.0, kind="operational", gt=0, unit="seconds")
+    """A step hangs when nothing goes on for so long, and for ten usual steps; all stacks are written then. Nothing is
+    ended: that is what `parallel.timeout_seconds` does, with several ranks."""
 
 
 class CollectConfig(Section):

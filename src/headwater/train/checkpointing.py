@@ -36,16 +36,27 @@ class CheckpointCallback(Callback):
         self._dataset = dataset
         self._saved_step = -1
         self._saved_at = 0.0
+        self._kept_step, self._kept_at = 0, 0.0
+        self._kept_bytes: int | None = None
         self._running = False
         self._validated: dict[str, Any] = {}
 
     def on_start(self, trainer: Trainer) -> None:
-        self._saved_step = trainer.step
-        self._saved_at = time.monotonic()
+        self._saved_step = self._kept_step = trainer.step
+        self._saved_at = self._kept_at = time.monotonic()
 
     def on_rewind(self, trainer: Trainer) -> None:
         self._report(trainer)
         self.on_start(trainer)
+
+    def figures(self, step: int) -> dict[str, float | None]:
+        """How old the last checkpoint is that is on disk, how often they should come, and how large one is."""
+        if (every := self._config.every) is not None:
+            age: dict[str, float] = {"checkpoint_age_steps": step - self._kept_step, "checkpoint_every_steps": every}
+        else:
+            seconds = time.monotonic() - self._kept_at
+            age = {"checkpoint_age_seconds": seconds, "checkpoint_every_seconds": DEFAULT_SECONDS}
+        return {**age, "checkpoint_bytes": self._kept_bytes}
 
     def after_step(self, trainer: Trainer, outcome: StepOutcome) -> None:
         if "val_loss" in trainer.record:
@@ -117,6 +128,7 @@ class CheckpointCallback(Callback):
         self._running = False
         for report in self._store.poll():
             facts = {"ephemeral": True} if report.ephemeral else {}
+            self._kept_step, self._kept_at, self._kept_bytes = report.step, time.monotonic(), report.bytes
             trainer.run.event(
                 "checkpoint", step=report.step, bytes=report.bytes, seconds=round(report.seconds, 4), **facts
             )

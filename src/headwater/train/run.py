@@ -44,6 +44,7 @@ from headwater.train.collectors import CollectorsCallback
 from headwater.train.config import TrainConfig
 from headwater.train.data import RunData, validation_windows
 from headwater.train.detection import DetectionCallback
+from headwater.train.guesses import guess_losses
 from headwater.train.ledger import RunLedger, record_plan
 from headwater.train.metrics import MetricsCallback
 from headwater.train.mixing import mixed
@@ -344,7 +345,10 @@ class _Run:
         metrics = MetricsCallback(self.monitor, self.plan.steps)
         checkpoints = CheckpointCallback(self.config.checkpoint, self.store, metrics, self.dataset.fingerprint)
         validation = ValidationCallback(self.config.validation, windows)
-        detection = DetectionCallback(self.monitor.detectors, self.model.vocab_size)
+        guesses = guess_losses(
+            self.dataset.split("train"), vocab_size=self.model.vocab_size, mixture=self.plan.segments[0].mixture
+        )
+        detection = DetectionCallback(self.monitor.detectors, guesses)
         guards: list[Callback] = [detection]
         if self.config.recovery.enabled:
             guards.append(RecoveryCallback(self.config.recovery, detection, data, self.store))
