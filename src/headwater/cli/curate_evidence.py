@@ -19,13 +19,19 @@ from headwater.cli.common import (
     make_reporter,
     refuse,
     require_exists,
+    require_out,
 )
+from headwater.core.errors import UserError
 
 if TYPE_CHECKING:
     from headwater.core.artifacts import Artifact
 
 Target = Annotated[
-    Path, typer.Argument(help="A recipe, or the folder of a corpus (WORKSPACE/curate/...).", show_default=False)
+    Path,
+    typer.Argument(
+        help="A recipe, the folder of a corpus (WORKSPACE/curate/...), or what a verb on files wrote (--out).",
+        show_default=False,
+    ),
 ]
 
 
@@ -37,8 +43,17 @@ def register(app: typer.Typer) -> None:
     app.command("report")(report)
 
 
+def _files(target: Path, workspace: Path | None, set_: list[str] | None) -> Path | None:
+    """The target, if it is what a verb on files wrote."""
+    if is_recipe(target) or not (target / "report.json").is_file() or (target / "manifest.json").exists():
+        return None
+    refuse("--set", bool(set_), "changes a recipe, and the result of a verb on files is given")
+    refuse("--workspace", workspace is not None, "goes with a recipe; the result of a verb on files has none")
+    return target
+
+
 def _corpus(target: Path, workspace: Path | None, set_: list[str] | None) -> Artifact:
-    from headwater.curate.audit import corpus_of
+    from headwater.curate.removals import corpus_of
     from headwater.pipeline.corpus import corpus_of_recipe
     from headwater.pipeline.schema import load
 
@@ -74,10 +89,10 @@ def audit(
     from headwater.curate.audit import audit as run_audit
     from headwater.curate.dedup.rows import dump
 
-    corpus = _corpus(target, workspace, set_)
+    folder = _files(target, workspace, set_) or _corpus(target, workspace, set_).path
     if labels is not None:
         require_exists([labels])
-    found = run_audit(corpus.path, sample=sample, seed=seed, rules=rule or (), labels=labels)
+    found = run_audit(folder, sample=sample, seed=seed, rules=rule or (), labels=labels)
     if samples is not None:
         atomic_write(samples, b"".join(dump(one) + b"\n" for one in found["samples"]))
     failed = [one for one in found["samples"] if one["holds"] is False]
@@ -112,15 +127,23 @@ def _interval(row: dict[str, Any]) -> str:
 def undo(
     rule: Annotated[str, typer.Argument(help="The rule to take back, such as dedup.minhash.", show_default=False)],
     target: Target,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="Of files: folder for the new result; the old one stays.", show_default=False),
+    ] = None,
     workspace: Workspace = None,
     set_: Set = None,
     json_: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Make the corpus again with what a rule removed in it."""
+    """Make the corpus, or a result on files, again with what a rule removed in it."""
     from headwater.curate.remake import remake
 
+    if (folder := _files(target, workspace, set_)) is not None:
+        _undo_files(rule, folder, require_out(out, "the new result"), json_, quiet)
+        return
+    refuse("--out", out is not None, "goes with the result of a verb on files; a corpus is made in its workspace")
     corpus = _corpus(target, workspace, set_)
     made = remake(corpus, undo=[rule], reporter=make_reporter(quiet=quiet))
     rules = ", ".join(made.identity["undo"])
@@ -139,6 +162,17 @@ def undo(
     finish(result, text, as_json=json_)
 
 
+def _undo_files(rule: str, folder: Path, out: Path, json_: bool, quiet: bool) -> None:
+    from headwater.curate.files_again import curation_shape, undo_files
+    from headwater.curate.removals import file_report
+
+    before = curation_shape(file_report(folder))["out"]["documents"]
+    made = undo_files(folder, rule, out, reporter=make_reporter(quiet=quiet))
+    after = curation_shape(made)["out"]["documents"]
+    result = {"out": str(out), "was": str(folder), "undo": rule, "documents": after, "restored": after - before}
+    finish(result, f"{after - before:,} documents restored, {after:,} in all: {out}", as_json=json_)
+
+
 def remove(
     target: Target,
     ids: Annotated[
@@ -155,6 +189,12 @@ def remove(
     from headwater.pipeline.corpus import who_saw
 
     require_exists(ids)
+    if _files(target, workspace, set_) is not None:
+        raise UserError(
+            "no run was trained on a result of a verb on files",
+            where=str(target),
+            mend="take the rows out of the inputs; of a corpus that was made of them, give the recipe",
+        )
     corpus = _corpus(target, workspace, set_)
     wanted = ids_in(ids)
     copies = copies_of(corpus, wanted)
@@ -203,9 +243,17 @@ def report(
     from headwater.core.jsonl import parse_json
     from headwater.curate.audit import some_of_each_rule
     from headwater.curate.decisions import CANARIES
+    from headwater.curate.files_again import curation_shape
+    from headwater.curate.removals import file_report
     from headwater.curate.report_page import report_page
     from headwater.pipeline.corpus import tokens_of
 
+    if (folder := _files(target, workspace, set_)) is not None:
+        shape = curation_shape(file_report(folder))
+        drawn = some_of_each_rule(folder, samples) if samples else []
+        atomic_write(out, report_page(shape, None, drawn, {}, f"Result in {folder}").encode())
+        finish({"page": str(out), "result": str(folder), "report": shape}, f"wrote {out}", as_json=json_)
+        return
     corpus = _corpus(target, workspace, set_)
     found = parse_json(corpus.file("report.json").read_bytes())
     canaries = parse_json(corpus.file(CANARIES).read_bytes()) if CANARIES in corpus.files() else None

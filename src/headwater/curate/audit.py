@@ -1,6 +1,7 @@
 """Replaying removals: draw some at random, decide each anew from the source text, count those that do not hold.
 
-In: a corpus (the folder of a finished curate stage, its documents in the same workspace). Out: for each drawn removal
+In: a corpus (the folder of a finished curate stage, its documents in the same workspace), or a folder that a verb on
+files wrote, its inputs where they were. Out: for each drawn removal
 whether its rule holds, with the score computed again by other code (`evidence`); over all, the false-removal rate with
 its 95 % interval. What a rule means is for people to judge: `samples` holds both texts to read and to label, and labels
 give a second rate.
@@ -11,27 +12,23 @@ give a second rate.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import orjson
-import pyarrow.parquet as pq
 import xxhash
 
-from headwater.core.artifacts import Artifact, ArtifactStore
 from headwater.core.errors import InputError
-from headwater.curate.attributes import read_rows
-from headwater.curate.config import CurateConfig
 from headwater.curate.dedup.benchmark_files import benchmark_files
 from headwater.curate.dedup.benchmarks import Item
 from headwater.curate.evidence import clopper_pearson, covered, overlap, wilson, words
 from headwater.curate.questions import settings_of
+from headwater.curate.removals import Removals, removals_in
 from headwater.curate.site_lines import RULE as SITE_LINE
 from headwater.curate.site_lines import site_of
 
-REMOVED = "removed.parquet"
 TOLERANCE = 1e-6
 _COMPARED = ("dedup.exact", "dedup.short", "dedup.minhash", "dedup.simhash", "split.near-held-out")
 
@@ -48,20 +45,23 @@ class Verdict:
 def audit(
     folder: Path, *, sample: int = 200, seed: int = 0, rules: Sequence[str] = (), labels: Path | None = None
 ) -> dict[str, Any]:
-    """Replay removals of a corpus. `rules` narrows to some; `labels` is a file of samples with a person's `false`.
+    """Replay removals of a corpus or of files. `rules` narrows to some; `labels` is a file of samples with a person's
+    `false`.
 
-    Raises InputError for a folder that is no corpus, or whose documents are no longer there.
+    Raises InputError for a folder that is neither, or whose documents are no longer there.
     """
-    artifact = corpus_of(folder)
-    rows = list(draw(artifact.file(REMOVED), sample, seed, rules))
+    removals = removals_in(folder)
+    rows = list(draw(removals.rows(), sample, seed, rules))
     wanted = {row["id"] for row in rows} | {row["kept_id"] for row in rows if row["kept_id"]}
-    replay = _Replay(artifact, wanted)
+    replay = _Replay(removals, wanted)
     samples = []
     for row in rows:
         verdict = replay.decide(row)
         samples.append(
             {
-                **{key: row[key] for key in ("id", "action", "rule", "version", "score", "kept_id", "spans", "detail")},
+                **{key: row[key] for key in ("action", "rule", "version", "score", "spans", "detail")},
+                "id": row.get("shown_id", row["id"]),
+                "kept_id": row.get("shown_kept_id", row["kept_id"]),
                 "holds": verdict.holds,
                 "why": verdict.why,
                 "score_again": verdict.score,
@@ -76,8 +76,8 @@ def audit(
         for rule in sorted({one["rule"] for one in decided})
     }
     return {
-        "corpus": artifact.fingerprint,
-        "removals": artifact.facts(REMOVED).get("documents", 0),
+        "corpus": removals.name,
+        "removals": removals.count,
         "drawn": len(samples),
         "not_replayed": len(samples) - len(decided),
         **_rate(decided),
@@ -89,8 +89,7 @@ def audit(
 
 def some_of_each_rule(folder: Path, most: int) -> list[dict[str, Any]]:
     """Up to `most` removals of every rule, drawn at random, with both texts."""
-    artifact = corpus_of(folder)
-    rules = sorted({row["rule"] for row in read_rows(artifact.file(REMOVED), ["rule"])})
+    rules = sorted({row["rule"] for row in removals_in(folder).rows()})
     return [one for rule in rules for one in audit(folder, sample=most, rules=[rule])["samples"]]
 
 
@@ -120,18 +119,12 @@ def _labelled(path: Path) -> dict[str, Any]:
     return {"labelled": len(said), "false": sum(said), **interval(sum(said), len(said))}
 
 
-def corpus_of(folder: Path) -> Artifact:
-    """The corpus in a folder. Raises InputError if it is none."""
-    artifact = Artifact.open(folder)
-    if artifact.stage != "curate":
-        raise InputError(f"this is the result of {artifact.stage}", where=str(folder), mend="give a curated corpus")
-    return artifact
-
-
-def draw(removed: Path, sample: int, seed: int, rules: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
-    """A random sample of rows of `removed.parquet`, by a hash of seed and row: the same for the same seed."""
+def draw(
+    removed: Iterable[dict[str, Any]], sample: int, seed: int, rules: Sequence[str] = ()
+) -> Iterator[dict[str, Any]]:
+    """A random sample of removals, by a hash of seed and row: the same for the same seed."""
     best: list[tuple[int, int, dict[str, Any]]] = []
-    for number, row in enumerate(read_rows(removed)):
+    for number, row in enumerate(removed):
         if rules and row["rule"] not in rules:
             continue
         key = -xxhash.xxh3_64_intdigest(f"{seed}\0{row['id']}\0{number}".encode())
@@ -142,41 +135,15 @@ def draw(removed: Path, sample: int, seed: int, rules: Sequence[str] = ()) -> It
     yield from (row for _, _, row in sorted(best, key=lambda entry: entry[1]))
 
 
-def documents_of(artifact: Artifact) -> Artifact:
-    """The documents a corpus was made from. Raises InputError if they are gone."""
-    store = ArtifactStore(artifact.path.resolve().parent.parent)
-    collected = store.find("collect", artifact.inputs["collect"])
-    if collected is None:
-        raise InputError(
-            f"the documents {artifact.inputs['collect']} are not in the workspace around the corpus",
-            where=str(artifact.path),
-            mend="run the recipe again to collect them",
-        )
-    return collected
-
-
-def fetch(collected: Artifact, ids: set[str]) -> dict[str, dict[str, Any]]:
-    """Documents by id, from the shards that hold them."""
-    found: dict[str, dict[str, Any]] = {}
-    for name in collected.files("documents/"):
-        with pq.ParquetFile(collected.file(name)) as file:
-            for group in range(file.num_row_groups):
-                column = file.read_row_group(group, columns=["id"]).column("id").to_pylist()
-                rows = [number for number, identifier in enumerate(column) if identifier in ids]
-                if rows:
-                    found |= {row["id"]: row for row in file.read_row_group(group).take(rows).to_pylist()}
-    return found
-
-
 class _Replay:
     """Decides removals anew."""
 
-    def __init__(self, artifact: Artifact, wanted: set[str]) -> None:
-        self.config = CurateConfig(**artifact.identity)
-        self._documents = fetch(documents_of(artifact), wanted)
+    def __init__(self, removals: Removals, wanted: set[str]) -> None:
+        self.config = removals.config
+        self._documents = removals.documents(wanted)
         self._gone = {
             row["id"]
-            for row in read_rows(artifact.file(REMOVED), ["id", "action", "rule"])
+            for row in removals.rows()
             if row["action"] == "remove" and row["id"] in wanted and row["rule"] != "takedown.id"
         }
         self._cleaned: dict[str, Any] = {}

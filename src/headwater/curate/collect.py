@@ -10,6 +10,7 @@ the reading of its new files, and of the few that stand in one plan with them.
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -28,11 +29,11 @@ from headwater.core.jsonl import canonical_json
 from headwater.core.rawinput import HashCache, hash_file
 from headwater.core.shards import ShardFolder
 from headwater.core.units import count_units
-from headwater.curate.config import COLLECT_VERSION
+from headwater.curate.config import COLLECT_VERSION, CollectConfig
 from headwater.curate.readers import read_file
 from headwater.curate.records import DETAIL_CHARACTERS, Bad, Item, Record
 from headwater.curate.shard_cache import ShardCache
-from headwater.curate.sources import ShardPlan, SourceFile
+from headwater.curate.sources import ShardPlan, SourceFile, plan_shards
 
 QUARANTINE = "quarantine.jsonl"
 PART = "part"
@@ -213,6 +214,14 @@ def _documents(file: SourceFile, plan: ShardPlan, counts: _Counts, quarantine: B
             )
         elif isinstance(item, Bad):
             quarantine.write(canonical_json(_quarantine_row(source, file, item)) + b"\n")
+
+
+def read_documents_again(config: CollectConfig) -> Iterator[Document]:
+    """The documents of all sources in the stable order, without writing anything; what cannot be read is passed over.
+    Raises what `plan_shards` raises."""
+    for plan in plan_shards(config):
+        for file in plan.files:
+            yield from _documents(file, plan, _Counts(), io.BytesIO())
 
 
 def _quarantine_row(source: str, file: SourceFile, item: Bad) -> dict[str, Any]:

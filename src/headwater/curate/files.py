@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from headwater.core.documents import read_documents
 from headwater.core.errors import InputError, UserError
 from headwater.core.executor import Executor, InlineExecutor
 from headwater.core.files import TEMP_PREFIX, atomic_write, disk_errors, fsync_dir, fsync_file, temp_path
-from headwater.core.jsonl import parse_json, pretty_json
+from headwater.core.jsonl import parse_json, plain_json, pretty_json
 from headwater.core.progress import SILENT, Reporter
 from headwater.core.shards import ShardFolder
 from headwater.core.stage import StageContext
@@ -41,7 +41,7 @@ from headwater.curate.stage import REPORT, collect_into, in_order
 from headwater.curate.texts import ChangedTexts
 
 KEPT, REMOVED = "kept.jsonl.zst", "removed.jsonl.zst"
-VERSION = 1
+VERSION = 2
 EVIDENCE = ("action", "rule", "version", "score", "spans", "spans_total", "detail")
 _WORK, _STAGE = ".work", "curate-files"
 
@@ -77,18 +77,20 @@ def curate_files(
     `kept.jsonl.zst` has the rows that stay, in the order of path and position, every field unchanged, with `id` added
     where a row has none and `clean_text` where cleaning changed the text; a document that is no row of its own (text,
     web page) becomes one. `removed.jsonl.zst` has id, action, rule, version, score, kept_id, spans, detail and path of
-    the others. `config.split` and `config.shard_bytes` play no part.
+    the others, and `document` and `kept_document`, which are ids that no two documents share. `config.split` and
+    `config.shard_bytes` play no part.
 
     Raises InputError for inputs that are not there, UserError if `out` holds another result and not `overwrite`.
     """
     config, options = config or CurateConfig(), options or FileOptions()
     config = config.model_copy(update={"split": SplitConfig(validation=0.0)})
     collect = _collect_config(inputs, options)
+    raw = raw_inputs(collect)
     key = fingerprint(
         _STAGE,
         VERSION,
         [identity(collect), identity(config), options.rewrite_text],
-        {"raw": raw_inputs(collect), **curate_digests(config)},
+        {"raw": raw, **curate_digests(config)},
     )
     if (report := _finished(out, key, overwrite)) is not None:
         return report
@@ -98,7 +100,13 @@ def curate_files(
     store = ArtifactStore(work)
     with store.writer(_STAGE, key, version=VERSION, identity={}, inputs={}) as writer:
         context = StageContext(work, executor or InlineExecutor(), reporter)
-        report = {"fingerprint": key, **_run(writer, collect, config, options, out, context)}
+        report = {"verb": "curate", "fingerprint": key, **_run(writer, collect, config, options, out, context)}
+        report["made_from"] = {
+            "raw": raw,
+            "collect": plain_json(collect.model_dump(mode="json")),
+            "curate": plain_json(config.model_dump(mode="json")),
+            "options": asdict(options),
+        }
         atomic_write(out / REPORT, pretty_json(report))
         shutil.rmtree(writer.dir)
     if not store.partial(_STAGE):
@@ -230,6 +238,7 @@ def _write_shard(
             for reason in reasons:
                 line = {"id": own, **{key: reason[key] for key in EVIDENCE}}
                 line["kept_id"] = own_ids.get(reason["kept_id"], reason["kept_id"]) or None
+                line |= {"document": document.id, "kept_document": reason["kept_id"]}
                 removed.write(orjson.dumps({**line, "path": document.meta["path"]}))
             gone = any(reason["action"] == "remove" for reason in reasons)
             row, reasons = next(why, (-1, []))

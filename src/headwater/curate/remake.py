@@ -20,9 +20,9 @@ from headwater.core.files import atomic_write
 from headwater.core.progress import SILENT, Reporter
 from headwater.core.stage import StageContext
 from headwater.curate.attributes import read_rows
-from headwater.curate.audit import documents_of
 from headwater.curate.config import CurateConfig
 from headwater.curate.identity import curate_digests
+from headwater.curate.removals import documents_of
 from headwater.curate.stage import build_curate
 from headwater.curate.undo import check_rules, takedown_ids
 

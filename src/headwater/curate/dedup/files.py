@@ -164,7 +164,8 @@ class _Evidence:
         self, action: str, rule: str, row: int, kept: int, score: float, spans: list[Any], total: int
     ) -> dict[str, Any]:
         name, kept_name = self.spool.ids(np.array([row, kept]))
-        file = int(np.searchsorted(self.read.first_rows, row, side="right")) - 1
+        file, line = self._place(row)
+        kept_file, kept_line = self._place(kept)
         return {
             "id": name,
             "action": action,
@@ -175,9 +176,16 @@ class _Evidence:
             "kept_in": "against" if kept < self.frozen else "inputs",
             "spans": spans,
             "spans_total": total,
-            "file": self.files[file],
-            "line": int(self.lines[row]),
+            "file": file,
+            "line": line,
+            "kept_file": kept_file,
+            "kept_line": kept_line,
         }
+
+    def _place(self, row: int) -> tuple[str, int]:
+        """File and line of a row."""
+        file = int(np.searchsorted(self.read.first_rows, row, side="right")) - 1
+        return self.files[file], int(self.lines[row])
 
 
 def _write(

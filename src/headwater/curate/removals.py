@@ -1,0 +1,244 @@
+"""What was removed, and the documents it was removed from: of a corpus, or of a folder that a verb on files wrote.
+
+In a row `id` and `kept_id` are keys of documents: ids of a corpus; of files, ids made as collection makes them, or the
+file and line; `shown_id` and `shown_kept_id` are what the rows say themselves.
+
+    removals = removals_in(Path("clean"))
+    rows = list(removals.rows()); removals.documents({rows[0]["id"]})
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import orjson
+import pyarrow.parquet as pq
+import zstandard
+
+from headwater.core.artifacts import Artifact, ArtifactStore
+from headwater.core.errors import InputError, UserError
+from headwater.core.jsonl import parse_json
+from headwater.core.shards import MANIFEST
+from headwater.curate.attributes import read_rows
+from headwater.curate.collect import read_documents_again
+from headwater.curate.config import CollectConfig, CurateConfig
+from headwater.curate.dedup.rows import KEPT, REMOVED, REPORT, Fields, RowSource
+from headwater.curate.identity import raw_inputs
+
+CORPUS_REMOVED = "removed.parquet"
+AS_IT_IS: dict[str, Any] = {
+    "clean": {
+        "tidy": False, "mojibake": False, "html": False, "width": False, "punctuation": False, "boilerplate": False,
+        "pii": (), "min_characters": 0,
+    },
+    "language": {"accepted": ()},
+    "quality": {"rules": ()},
+    "site_lines": {"enabled": False},
+}  # fmt: skip
+"""Settings of verbs that compare texts and clean none."""
+
+Document = Mapping[str, Any]
+"""`id`, `text`, `lang`, `domain`, `meta` (JSON), `url`."""
+
+
+class Removals(Protocol):
+    """Where removals come from. `config` are the settings that decided, `name` a title."""
+
+    name: str
+    config: CurateConfig
+
+    @property
+    def count(self) -> int:
+        """How many removals and cuts there are."""
+        ...
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """id, action, rule, version, score, kept_id, spans, detail of each removal and cut, in order."""
+        ...
+
+    def documents(self, wanted: set[str]) -> dict[str, Document]:
+        """Documents by key; those that are no longer there are missing."""
+        ...
+
+
+def removals_in(folder: Path) -> Removals:
+    """What a folder says was removed. Raises InputError if it is neither a corpus nor the result of a verb on files."""
+    if (folder / REPORT).is_file() and not (folder / MANIFEST).exists():
+        return file_removals(folder)
+    return CorpusRemovals(corpus_of(folder))
+
+
+class CorpusRemovals:
+    """Of a finished curate stage, whose documents lie in the same workspace."""
+
+    def __init__(self, corpus: Artifact) -> None:
+        self._corpus = corpus
+        self.name = corpus.fingerprint
+        self.config = CurateConfig(**corpus.identity)
+
+    @property
+    def count(self) -> int:
+        return int(self._corpus.facts(CORPUS_REMOVED).get("documents", 0))
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        yield from read_rows(self._corpus.file(CORPUS_REMOVED))
+
+    def documents(self, wanted: set[str]) -> dict[str, Document]:
+        found: dict[str, Document] = {}
+        collected = documents_of(self._corpus)
+        for name in collected.files("documents/"):
+            with pq.ParquetFile(collected.file(name)) as file:
+                for group in range(file.num_row_groups):
+                    column = file.read_row_group(group, columns=["id"]).column("id").to_pylist()
+                    rows = [number for number, identifier in enumerate(column) if identifier in wanted]
+                    if rows:
+                        found |= {row["id"]: row for row in file.read_row_group(group).take(rows).to_pylist()}
+        return found
+
+
+def corpus_of(folder: Path) -> Artifact:
+    """The corpus in a folder. Raises InputError if it is none."""
+    artifact = Artifact.open(folder)
+    if artifact.stage != "curate":
+        raise InputError(f"this is the result of {artifact.stage}", where=str(folder), mend="give a curated corpus")
+    return artifact
+
+
+def documents_of(artifact: Artifact) -> Artifact:
+    """The documents a corpus was made from. Raises InputError if they are gone."""
+    store = ArtifactStore(artifact.path.resolve().parent.parent)
+    collected = store.find("collect", artifact.inputs["collect"])
+    if collected is None:
+        raise InputError(
+            f"the documents {artifact.inputs['collect']} are not in the workspace around the corpus",
+            where=str(artifact.path),
+            mend="run the recipe again to collect them",
+        )
+    return collected
+
+
+def file_report(folder: Path) -> dict[str, Any]:
+    """The report of a verb on files. Raises InputError if the folder has none that can be read."""
+    try:
+        report: dict[str, Any] = parse_json((folder / REPORT).read_bytes())
+        if (folder / KEPT).is_file() and (folder / REMOVED).is_file() and report["verb"]:
+            return report
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    raise InputError(
+        "this is neither a corpus nor what a verb on files wrote",
+        where=str(folder),
+        mend=f"give a recipe, WORKSPACE/curate/..., or a folder with {KEPT}, {REMOVED} and {REPORT}",
+    )
+
+
+def file_removals(folder: Path) -> Removals:
+    """What a verb on files removed. Raises InputError for other folders, UserError for `mix`, which has no rules."""
+    report = file_report(folder)
+    if report["verb"] == "curate":
+        return _CuratedFiles(folder, report)
+    if report["verb"] in ("dedup", "decontaminate"):
+        return _ComparedFiles(folder, report)
+    raise UserError(f"{report['verb']} removes by quotas, not by rules", where=str(folder), mend="nothing to replay")
+
+
+class _Files:
+    """Rows of `removed.jsonl.zst`."""
+
+    def __init__(self, folder: Path, report: dict[str, Any]) -> None:
+        self.folder, self.report, self.name = folder, report, str(folder)
+
+    def _lines(self) -> Iterator[dict[str, Any]]:
+        with open(self.folder / REMOVED, "rb") as file:
+            for line in io.BufferedReader(zstandard.ZstdDecompressor().stream_reader(file)):
+                row = orjson.loads(line)
+                yield {"detail": "", **row, "shown_id": row["id"], "shown_kept_id": row["kept_id"] or ""}
+
+    @property
+    def count(self) -> int:
+        return sum(1 for _ in self._lines())
+
+
+class _CuratedFiles(_Files):
+    """Of `headwater curate`, `clean` or `filter` on files: the inputs are read again as they were."""
+
+    def __init__(self, folder: Path, report: dict[str, Any]) -> None:
+        super().__init__(folder, report)
+        made_from = report["made_from"]
+        self.config = CurateConfig.model_validate(made_from["curate"])
+        self.collect = CollectConfig.model_validate(made_from["collect"])
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        for row in self._lines():
+            yield {**row, "id": row["document"], "kept_id": row["kept_document"]}
+
+    def documents(self, wanted: set[str]) -> dict[str, Document]:
+        if raw_inputs(self.collect) != self.report["made_from"]["raw"]:
+            raise InputError(
+                "the inputs are others now than those this was made from",
+                where=str(self.folder),
+                mend="run the verb again, with --force or into another folder",
+            )
+        found: dict[str, Document] = {}
+        for document in read_documents_again(self.collect):
+            if document.id in wanted:
+                meta = orjson.dumps(document.meta).decode()
+                found[document.id] = {
+                    "id": document.id, "text": document.text, "lang": document.lang, "domain": document.domain,
+                    "meta": meta, "url": document.url,
+                }  # fmt: skip
+                if len(found) == len(wanted):
+                    break
+        return found
+
+
+class _ComparedFiles(_Files):
+    """Of `dedup` or `decontaminate`: rows are known by file and line."""
+
+    def __init__(self, folder: Path, report: dict[str, Any]) -> None:
+        super().__init__(folder, report)
+        said = report["settings"]
+        self.fields = Fields(said["text_field"], said["id_field"])
+        if report["verb"] == "dedup":
+            names: tuple[str, ...] = ("threshold", "measure", "width", "passage_units", "passages", "fold_traditional")
+            compare: dict[str, Any] = {"dedup": {name: said[name] for name in names}}
+        else:
+            names = ("width", "threshold", "shortest", "fields", "fold_traditional")
+            compare = {"decontaminate": {"benchmarks": report["benchmarks"], **{name: said[name] for name in names}}}
+        self.config = CurateConfig.model_validate({**AS_IT_IS, **compare})
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        dedup = self.report["verb"] == "dedup"
+        for row in self._lines():
+            kept = _key(row["kept_file"], row["kept_line"], row["kept_id"]) if dedup else row["kept_id"]
+            rule = f"dedup.{row['rule']}" if dedup else "decontaminate.question"
+            yield {**row, "id": _key(row["file"], row["line"], row["id"]), "kept_id": kept, "rule": rule}
+
+    def documents(self, wanted: set[str]) -> dict[str, Document]:
+        found: dict[str, Document] = {}
+        files = [*self.report["inputs"], *self.report.get("against", ())]
+        for name in files:
+            if not Path(name).is_file():
+                raise InputError(
+                    "this input is no longer there", where=name, mend="relative paths start where the verb was run"
+                )
+            for row in RowSource(Path(name), self.fields).rows():
+                if (key := _key(name, row.line, row.id)) in wanted:
+                    text = row.text.decode("utf-8", "surrogatepass")
+                    found[key] = {
+                        "id": key,
+                        "text": text,
+                        "lang": row.lang,
+                        "domain": row.domain,
+                        "meta": "{}",
+                        "url": "",
+                    }
+        return found
+
+
+def _key(file: str, line: int, name: str) -> str:
+    """A row's key holds its id too: a file that has changed has no such row."""
+    return f"{file}:{line}:{name}"
