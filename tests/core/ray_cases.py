@@ -11,9 +11,11 @@ import signal
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import ray
 
@@ -24,9 +26,11 @@ from headwater.core.progress import SILENT
 from headwater.core.ray_executor import RayExecutor
 from headwater.core.shards import ShardFolder
 from headwater.core.stage import StageContext
-from headwater.curate.config import CollectConfig
+from headwater.curate.config import CollectConfig, CurateConfig
 from headwater.curate.stage import collect_into
 from tests.core import work
+from tests.curate.helpers import collect, curate, hashes, write_rows
+from tests.curate.test_site_lines import page
 
 
 @pytest.fixture(scope="module")
@@ -113,6 +117,59 @@ def test_a_stage_on_ray_gives_the_bytes_of_inline_and_of_processes(executor: Ray
         digests[name] = {path.name: sha256_file(path) for path in sorted(out.dir.rglob("*")) if path.is_file()}
     assert len(digests["inline"]) > 6
     assert digests["ray"] == digests["inline"] == digests["process"]
+
+
+def test_a_curation_on_ray_with_a_worker_killed_is_that_of_one_process_without_canaries(
+    executor: RayExecutor, tmp_path: Path
+) -> None:
+    """Collected, cleaned, compared, cut and written: every kind of task, with canaries on Ray and in processes."""
+    raw = tmp_path / "raw"
+    rows = [
+        {"text": f"{page(lang, seed)}\n{'!' * (copy == 1)}", "url": f"http://{lang}.example/{copy}/{seed}"}
+        for lang in ("en", "zh")
+        for seed in range(30)
+        for copy in range(2)
+    ]
+    for number in range(6):
+        write_rows(raw / f"{number}.jsonl", rows[number::6])
+    sources = ({"name": "web", "paths": ["*.jsonl"], "domain": "web"},)
+    collecting = CollectConfig(root=str(raw), sources=sources, shard_bytes=20_000)
+    planted = CurateConfig(quality={"rules": []}, dedup={"ngram": True}, canaries={"documents": 8})
+    bare = planted.model_copy(update={"canaries": planted.canaries.model_copy(update={"documents": 0})})
+    corpora = {}
+    with ThreadPoolExecutor(1) as thread:
+        killed = thread.submit(_kill_a_busy_worker)
+        collected = collect(tmp_path / "ray", collecting, executor)
+        corpora["ray"] = curate(tmp_path / "ray", collected, planted, executor)
+        assert killed.result(), "no worker was killed"
+    with make_executor("process", 2) as processes:
+        corpora["process"] = curate(
+            tmp_path / "process", collect(tmp_path / "process", collecting, processes), planted, processes
+        )
+    corpora["bare"] = curate(tmp_path / "bare", collect(tmp_path / "bare", collecting), bare)
+    contents = {
+        name: {file: digest for file, digest in hashes(corpus).items() if file != "canaries.json"}
+        for name, corpus in corpora.items()
+    }
+    assert contents["ray"] == contents["process"] == contents["bare"]
+    assert {"dedup.minhash"} <= set(corpora["bare"].counts["dropped"])
+    assert {"site.line"} <= set(corpora["bare"].counts["cut"])
+    assert "canaries.json" in corpora["ray"].files()
+    assert "canaries.json" not in corpora["bare"].files()
+
+
+def _kill_a_busy_worker() -> bool:
+    """Kill the first process of this cluster that is seen at work on an item."""
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        for process in psutil.Process().children(recursive=True):
+            with suppress(psutil.Error):
+                title = " ".join(process.cmdline())
+                if title.startswith("ray::") and "IDLE" not in title:
+                    process.kill()
+                    return True
+        time.sleep(0.005)
+    return False
 
 
 def _wait_for(path: Path) -> int:
