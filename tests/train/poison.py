@@ -94,6 +94,6 @@ class Diary(Callback):
         module.train_step = train_step  # type: ignore[method-assign]
 
     def on_rewind(self, trainer: Trainer) -> None:
-        self.wasted += len(self.learned) - trainer.step
+        self.wasted += sum(step > trainer.step for step in self.learned)
         self.learned = {step: rows for step, rows in self.learned.items() if step <= trainer.step}
         self.held = {step for step in self.held if step <= trainer.step}

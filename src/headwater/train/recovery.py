@@ -99,8 +99,8 @@ class RecoveryCallback(Callback):
             return False
         trouble = Trouble(step, onset_of(ledger, trouble), trouble.why)
         target = self._target(trainer, trouble) if rung != "stop" else None
-        if target is None and rung == "rewind":  # nothing to go back to yet
-            rung = "lower_lr" if self._config.lower_lr.times else "stop"
+        if target is None and rung != "stop":
+            rung = choose_rung(self._config, ledger, step, can_go_back=False)
         if rung == "stop":
             raise self._stop(trainer, trouble)
         slower = self._config.lower_lr

@@ -47,12 +47,18 @@ class Trouble:
         return {"why": list(self.why), "onset": self.onset}
 
 
-def choose_rung(config: RecoveryConfig, ledger: RunLedger, step: int) -> Rung:
-    """The first rung that is not used up."""
-    held = [e for e in ledger.effective() if e.kind == "hold" and step - config.skip.within < e.step < step]
+def choose_rung(config: RecoveryConfig, ledger: RunLedger, step: int, *, can_go_back: bool = True) -> Rung:
+    """The first rung that is not used up. Each time a higher one is taken, steps may be skipped anew. Without a
+    checkpoint to go back to there is no second rung."""
+    last = max((entry.number for entry in ledger if "rung" in entry.data), default=-1)
+    held = [
+        entry
+        for entry in ledger.effective()
+        if entry.kind == "hold" and entry.number > last and step - config.skip.within < entry.step < step
+    ]
     if len(held) < config.skip.times:
         return "skip"
-    if _recent(ledger, "rewind", step - config.rewind.within) < config.rewind.times:
+    if can_go_back and _recent(ledger, "rewind", step - config.rewind.within) < config.rewind.times:
         return "rewind"
     if _recent(ledger, "lower_lr", step - config.lower_lr.within) < config.lower_lr.times:
         return "lower_lr"
