@@ -206,6 +206,39 @@ def test_a_clock_that_jumps_is_told(tmp_path: Path, jump: float, words: str) -> 
     assert any(words in note for note in diagnosis.notes)
 
 
+def test_lines_of_another_file_are_told_and_left_out(tmp_path: Path) -> None:
+    rows = rows_of(200)
+    mixed: list[dict[str, Any]] = []
+    for row in rows:
+        mixed.append(row)
+        if row["step"] % 50 == 0:
+            mixed += [{"time": row["time"], "event": "checkpoint", "step": row["step"]}, {"step": 7, "text": "河水"}]
+    diagnosis = diagnose(write(tmp_path / "run", mixed))
+    assert diagnosis.healthy
+    assert any("lines 51, 52, 103" in note and "another kind of file" in note for note in diagnosis.notes)
+
+
+def test_a_gpu_that_nobody_measured_is_told(tmp_path: Path) -> None:
+    rows = rows_of(100)
+    for row in rows:
+        row["gpu_util"] = None
+    events = [{"event": "started", "time": START, "device": "cuda"}, {"event": "interrupted", "time": START}]
+    assert "nvidia-ml-py" in diagnosis_text(diagnose(write(tmp_path / "run", rows, events)))
+    assert "nvidia-ml-py" not in diagnosis_text(diagnose(write(tmp_path / "cpu", rows, events[1:])))
+
+
+def test_a_run_that_stopped_itself_says_why(tmp_path: Path) -> None:
+    rows = rows_of(100)
+    run = write(tmp_path / "run", rows, [{"event": "stopped", "time": START, "step": 101}])
+    report = {"step": 101, "what": "loss_spike again: the run has stopped", "mend": "train anew", "done": []}
+    (run.path / "stopped.json").write_text(json.dumps(report))
+    diagnosis = diagnose(run)
+    assert symptoms(diagnosis) == ["stopped"]
+    assert "step 101: loss_spike again: the run has stopped; train anew" in diagnosis_text(diagnosis)
+    (run.path / "stopped.json").write_text("{to")
+    assert symptoms(diagnose(run)) == []
+
+
 def test_a_folder_with_nothing_but_its_name_is_no_crash(tmp_path: Path) -> None:
     run = write(tmp_path / "run", [])
     (run.path / "events.jsonl").write_bytes(b'{"event": "alert"}\n{"event": "alert", "detector": 3}\n{bro\n7\n{"ev')

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from headwater.core.jsonl import read_jsonl
+from headwater.core.jsonl import parse_json, read_jsonl
 from headwater.diagnose.reading import Record, read_record
 from headwater.diagnose.symptoms import SYMPTOMS, Finding, finding, symptom_of
 from headwater.monitor.detectors import Alert, DetectorSet
@@ -28,11 +28,14 @@ BUSY = 0.5
 REPLAYED = ("loss", "grad_norm", "step_seconds", "data_wait_seconds", "mem_allocated")
 """What the record has of the detectors' figures."""
 
+STOPPED = "stopped.json"
+"""What a run leaves behind that could not help itself any more."""
+
 STALL_SECONDS, STALL_STEPS = 60.0, 10.0
 """A running process is stalled after this long, and so many times its usual step, without a step."""
 
 
-FATAL = ("non_finite", "out_of_memory")
+FATAL = ("non_finite", "out_of_memory", "disk_full")
 """Alerts after which a process ends."""
 
 
@@ -72,7 +75,8 @@ def diagnose(run: RunFolder, *, now: float | None = None) -> Diagnosis:
     alerts = {(alert.detector, alert.step): alert for alert in replay(record.rows, settings)}
     alerts |= {(alert.detector, alert.step): alert for alert in _said(events)}
     step = int(record.rows[-1]["step"]) if record.rows else 0
-    ends = _ends(status.state, record.rows, events, step, time.time() if now is None else now)
+    ends = _ends(status.state, record.rows, events, step, time.time() if now is None else now) + _stopped(run)
+    notes += _unseen(record.rows, events)
     by_symptom: dict[str, list[Alert]] = {}
     for alert in sorted([*alerts.values(), *_idle(record.rows), *ends], key=lambda alert: alert.step):
         by_symptom.setdefault(symptom_of(alert.detector), []).append(alert)
@@ -97,6 +101,8 @@ def replay(rows: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> li
         if _numbers(row.get("tokens"), before.get("tokens")):
             figures["step_tokens"] = (row["tokens"] - before["tokens"]) / (row["step"] - before["step"])
         figures["uniform_loss"] = settings.get("uniform_loss")
+        if settings.get("lr") and _numbers(row.get("lr")):
+            figures["lr_share"] = row["lr"] / settings["lr"]
         alerts += detectors.observe(int(row["step"]), figures)
         before = row
     return alerts
@@ -156,13 +162,35 @@ def _ends(
         message = f"no step for {age:,.0f} s, though a process holds the run; steps take {usual:.3g} s"
         return [Alert("stalled", "critical", step, message, {"age": age, "usual": usual})]
     last = str(events[-1].get("event")) if events else ""
-    explained = last in ("interrupted", "finished") or (events and events[-1].get("detector") in FATAL)
+    explained = last in ("interrupted", "finished", "stopped") or (events and events[-1].get("detector") in FATAL)
     if state == "partial" and not explained:
         message = (
             f"no process works on the run since {age:,.0f} s, and none said why; the last event is {last or 'none'}"
         )
         return [Alert("died", "warning", step, message, {"age": age})]
     return []
+
+
+def _stopped(run: RunFolder) -> list[Alert]:
+    """What a run said that stopped itself, if it has not gone on since."""
+    try:
+        report = parse_json((run.path / STOPPED).read_bytes())
+    except (OSError, ValueError):
+        return []
+    if not isinstance(report, dict) or run.final is not None or not _numbers(report.get("step")):
+        return []
+    message = f"{report.get('what') or 'the run stopped itself'}; {report.get('mend') or ''}".rstrip("; ")
+    return [Alert("stopped", "critical", int(report["step"]), message, {"done": report.get("done")})]
+
+
+def _unseen(rows: Sequence[Mapping[str, Any]], events: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What nobody measured though the machine has it."""
+    on_gpu = any(event.get("device") == "cuda" for event in events)
+    if not on_gpu or not rows or any(_numbers(row.get("gpu_util")) for row in rows):
+        return []
+    return [
+        "gpu_util was not measured: NVML's Python package (nvidia-ml-py) is missing, so an idle GPU is not looked for"
+    ]
 
 
 def _settings(run: RunFolder, record: Record) -> dict[str, Any]:

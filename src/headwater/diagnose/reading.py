@@ -16,8 +16,11 @@ from typing import Any
 
 from headwater.core.errors import InputError
 from headwater.core.jsonl import parse_json
+from headwater.monitor.registry import METRICS
 
 NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+KNOWN = METRICS.keys() - {"step", "time", "tokens"}
+"""A line with none of these figures is no line of a record, even with a step in it."""
 NEEDED = ("loss", "grad_norm", "step_seconds", "data_wait_seconds", "mem_allocated", "tokens", "time")
 
 
@@ -34,6 +37,7 @@ def read_record(path: Path) -> Record:
     notes: list[str] = []
     rows: dict[int, dict[str, Any]] = {}
     broken: list[int] = []
+    strange: list[int] = []
     back: list[tuple[int, int, int]] = []
     last = 0
     for number, line in enumerate(_lines(path, notes), start=1):
@@ -42,6 +46,9 @@ def read_record(path: Path) -> Record:
             if line.strip():
                 broken.append(number)
             continue
+        if "event" in row or not KNOWN & row.keys():
+            strange.append(number)
+            continue
         step = int(row["step"])
         if rows and step <= last:
             back.append((number, step, last))
@@ -49,6 +56,8 @@ def read_record(path: Path) -> Record:
         rows[step] = row
     if broken:
         notes.append(f"{_lines_named(broken)} of the record cannot be read and {_are(broken)} left out")
+    if strange:
+        notes.append(f"{_lines_named(strange)} of the record {_are(strange)} of another kind of file, and left out")
     if back:
         number, step, before = back[0]
         notes.append(

@@ -80,6 +80,12 @@ SYMPTOMS: dict[str, Symptom] = {
         ("the learning rate is too high", "a batch with broken text", "overflow in fp16", "a hardware fault"),
         lambda s: (_calmer(s), _steadier(), Remedy("a wider range of numbers", ("train.precision=bf16",)), _look()),
     ),
+    "stopped": Symptom(
+        "the run stopped itself",
+        ("stopped",),
+        ("a fault that skipping, going back and a lower rate did not mend",),
+        lambda s: (_calmer(s), _steadier(), Remedy("ask what the step does: `headwater doctor RUN --step N`")),
+    ),
     "hardware": Symptom(
         "weights that change by themselves",
         ("changed_weights",),

@@ -85,7 +85,13 @@ class SlowSteps:
             return None
         now, usual = median(self._recent), self._usual.median
         slow = now > self._ratio * usual
-        before, self._slow = self._slow, self._slow + seconds if slow else 0.0
+        before = self._slow
+        if not slow:
+            self._slow = 0.0
+        elif before:
+            self._slow += seconds
+        else:  # those that made the median slow count, too
+            self._slow = sum(one for one in self._recent if one > self._ratio * usual)
         self._held = self._held + 1 if slow else 0
         if not before < self._lasting <= self._slow:
             return None

@@ -15,7 +15,6 @@ from typing import Any
 
 from headwater.monitor.detectors.base import Alert, Change, Figures, Persistence, number
 
-
 LINE_EVERY = 4
 """Steps between two lines drawn through the window, which cost most of what this detector does."""
 
