@@ -32,6 +32,7 @@ STARTS_WITH = {
     "docs/curate.md": [],
     "docs/deduplicate.md": ["clean"],
     "docs/evaluate.md": ["packed", "run", "model"],
+    "docs/prometheus.md": ["packed"],
     "docs/recipes.md": [],
     "docs/safety.md": ["run", "model"],
     "docs/serve.md": ["run", "model"],

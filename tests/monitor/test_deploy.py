@@ -248,6 +248,11 @@ def test_every_rule_fires_on_its_fault_and_not_before(tmp_path: Path) -> None:
     assert "SUCCESS" in checked(promtool, "test", "rules", tmp_path / "tests.yml")
 
 
+def test_the_page_on_alerts_lists_every_rule() -> None:
+    page = (REPOSITORY / "docs" / "prometheus.md").read_text(encoding="utf-8")
+    assert not [rule.alert for rule in RULES if f"| `{rule.alert}` | {rule.severity} | {rule.summary}" not in page]
+
+
 def test_targets_of_exporters_are_told_from_runs_by_the_label_that_publishes_them() -> None:
     config = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())
     for job in config["scrape_configs"]:
