@@ -95,7 +95,13 @@ class Browser:
         return parsed
 
     def open(self, url: str, *, width: int = 1280, height: int = 900, dark: bool = False) -> Page:
-        """A page of its own, loaded."""
+        """A page of its own, on its way to `url`."""
+        page = self.blank(width=width, height=height, dark=dark)
+        page.go(url)
+        return page
+
+    def blank(self, *, width: int = 1280, height: int = 900, dark: bool = False) -> Page:
+        """An empty page."""
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         page = Page(self, session, target)
@@ -107,7 +113,6 @@ class Browser:
         features = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"},
                     {"name": "prefers-reduced-motion", "value": "reduce"}]  # fmt: skip
         page.call("Emulation.setEmulatedMedia", features=features)
-        page.call("Page.navigate", url=url)
         return page
 
     def __enter__(self) -> Browser:
@@ -137,6 +142,9 @@ class Page:
 
     def call(self, method: str, **parameters: Any) -> Any:
         return self._browser.call(method, self._session, **parameters)
+
+    def go(self, url: str) -> None:
+        self.call("Page.navigate", url=url)
 
     def run(self, expression: str) -> Any:
         """Value of a JavaScript expression (promises awaited). RuntimeError with what it throws."""

@@ -88,8 +88,10 @@ def test_a_run_that_begins_later_appears_and_grows(tmp_path: Path) -> None:
             for step in (1, 2):
                 record.append({"step": step, "loss": 3.0 / step})
                 (found,) = ask_json(one, "/api/runs")
-                versions.append(found["version"])
-                assert found["status"]["step"] == step
+                assert found["status"]["step"] == step  # before anything but the end of its record is read
+                versions.append(ask_json(one, "/api/view?run=0")["version"])
+                (found,) = ask_json(one, "/api/runs")
+                assert (found["status"]["step"], found["version"]) == (step, versions[-1])
         assert versions[0] != versions[1]
         one.shutdown()
 

@@ -314,3 +314,22 @@ def test_a_report_compares_runs_and_asks_for_nothing(workspace: Path, tmp_path: 
     assert len(page.requests()) - sum(url.startswith("data:") for url in page.requests()) == 1
     at_rest(page)
     page.close()
+
+
+def test_a_run_of_100000_steps_opens_within_two_seconds_of_work(tmp_path: Path, browser: Browser) -> None:
+    """`benchmarks/dashboard_open.py` measures it by the clock; here, on a busy machine, it is the processor's time of
+    server and page together."""
+    write_run(tmp_path / "runs" / "long", 100_000, spike=61_000)
+    with DashboardServer(RunList([tmp_path])) as one:
+        threading.Thread(target=one.serve, daemon=True).start()
+        page = browser.blank()
+        page.call("Performance.enable")
+        began = time.process_time()
+        page.go(one.url)
+        page.wait("document.querySelectorAll('figure.chart path.line').length > 10")
+        worked = time.process_time() - began
+        metrics = {item["name"]: item["value"] for item in page.call("Performance.getMetrics")["metrics"]}
+        assert worked + metrics["TaskDuration"] < 2.0, (worked, metrics["TaskDuration"])
+        at_rest(page)
+        page.close()
+        one.shutdown()

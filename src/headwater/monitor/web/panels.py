@@ -83,8 +83,6 @@ ELSEWHERE = frozenset(
         *("step", "tokens", "time", "perplexity", "bits_per_byte", "val_perplexity", "val_accuracy"),
         *("domain_tokens", "forward_backward_seconds", "optimizer_seconds", "communication_seconds"),
         *("checkpoint_seconds", "validation_seconds", "monitor_seconds", "productive_seconds", "grad_histogram"),
-        *("param_grad_norm", "param_weight_norm", "update_ratio", "head_entropy_ratio", "head_sink_ratio"),
-        *("head_max_logit", "head_activity_ratio"),
     }
 )
 """Shown in another form (axes, time, mixture, heat maps), or the same curve in another unit."""

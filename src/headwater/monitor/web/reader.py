@@ -33,6 +33,7 @@ SAMPLES_SHOWN = 12
 EVENTS_SHOWN = 1000
 SILENT_SECONDS, SILENT_STEPS = 60.0, 10.0
 RECENT_STEPS = 50
+PEEK_BYTES = 1 << 17
 LONGEST_TEXT = 200_000
 
 
@@ -52,6 +53,7 @@ class RunReader:
         self._columns = Columns()
         self._version = 0
         self._seen: object = None
+        self._peeked: tuple[object, dict[str, Any]] | None = None
         self._texts: dict[str, str] = {}
         self._tensors: TensorSeries | None = None
 
@@ -59,6 +61,21 @@ class RunReader:
         """The file of the run, or a place where none is if it leads out of the folder that may be read."""
         path = self.path / name
         return path if path.resolve().is_relative_to(self._root) else Path("/nonexistent") / name
+
+    @property
+    def version(self) -> int:
+        """Changes when anything is read; 0 before the first reading."""
+        return self._version
+
+    def peek(self) -> dict[str, Any]:
+        """`summary()` from the end of the record alone, for a run that has not been read yet: at once, however long."""
+        stamps = self._stamps()
+        if self._peeked is None or self._peeked[0] != stamps:
+            short = RunReader(self.path, self._root)
+            short._metrics = JsonlTail(self._file("metrics.jsonl"), last_bytes=PEEK_BYTES)
+            short.refresh()
+            self._peeked = (stamps, short.summary())
+        return self._peeked[1]
 
     def refresh(self) -> int:
         """Read what is new; returns a number that changes when anything did."""

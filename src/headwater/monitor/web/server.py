@@ -87,8 +87,9 @@ class DashboardServer(ThreadingHTTPServer):
         self.serve_forever(poll_interval=0.1)
 
     def _read_ahead(self) -> None:
-        for reader in self.runs.readers().values():
-            reader.refresh()
+        readers = self.runs.readers()
+        for run in _list_of_runs(self.runs):
+            readers[run["id"]].refresh()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A browser that went away in the middle of an answer is nothing to speak of."""
@@ -190,8 +191,9 @@ class _Handler(BaseHTTPRequestHandler):
 def _list_of_runs(runs: RunList) -> list[dict[str, Any]]:
     found = []
     for key, reader in runs.readers().items():
-        version = reader.refresh()
-        found.append({"id": key, "version": version, **reader.summary()})
+        # Nothing waits for a long record that has not been read yet and may not be looked at.
+        seen = reader.refresh() if reader.version else 0
+        found.append({"id": key, "version": seen, **(reader.summary() if seen else reader.peek())})
     return sorted(found, key=lambda run: (str(run["created"]), int(run["id"])), reverse=True)
 
 

@@ -9,6 +9,7 @@ batches of parsed objects, and whether all given before is void. What cannot be 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,16 +17,20 @@ from typing import Any
 import orjson
 
 ANCHOR_BYTES = 256
-CHUNK_BYTES = 1 << 19
-"""Few objects live at a time: with blocks of 4 MB Python's garbage collector takes longer than the parser."""
+CHUNK_BYTES = 1 << 17
+"""Few objects live at a time, which caches and the garbage collector like: blocks of 4 MB take 1.6 times as long."""
 
 
 class JsonlTail:
-    """Reads on from where it was. `broken`: lines that are not JSON; `odd`: JSON that is no object; `torn`: bytes of
-    an unfinished last line; `problem`: why the file cannot be read at all, or ""."""
+    """Reads on from where it was; from near the end at first, if only the `last_bytes` are asked for.
 
-    def __init__(self, path: Path) -> None:
+    `broken`: lines that are not JSON; `odd`: JSON that is no object; `torn`: bytes of an unfinished last line;
+    `problem`: why the file cannot be read at all, or "".
+    """
+
+    def __init__(self, path: Path, last_bytes: int | None = None) -> None:
         self.path = path
+        self._last_bytes = last_bytes
         self._forget()
 
     def _forget(self) -> None:
@@ -65,7 +70,11 @@ class JsonlTail:
             self.problem = f"{self.path.name} cannot be read: {error.strerror}"
             return
         with file:
+            if self._last_bytes is not None and not self._offset:
+                self._offset = max(0, os.fstat(file.fileno()).st_size - self._last_bytes)
             file.seek(self._offset)
+            if self._offset and not self._anchor:  # in the middle of a line
+                self._offset += len(file.readline())
             rest = b""
             while chunk := file.read(CHUNK_BYTES):
                 whole, newline, rest = (rest + chunk).rpartition(b"\n")

@@ -17,12 +17,19 @@ function makeChart(panel) {
     picture, reading, legend);
   let plot = null, width = 0, drag = null;
 
-  function draw() {
-    const wide = state.wide === panel.id, height = wide ? WIDE_HEIGHT : HEIGHT;
+  /** All charts are laid out first, then measured, then drawn: each alone would have the page laid out again. */
+  function layOut() {
+    const wide = state.wide === panel.id;
     figure.classList.toggle("wide", wide);
     logButton.setAttribute("aria-pressed", String(panelLog(panel)));
     wideButton.setAttribute("aria-pressed", String(wide));
-    width = Math.max(240, Math.round(picture.clientWidth || picture.parentNode.clientWidth || 360));
+  }
+
+  const measure = () => Math.max(240, Math.round(picture.clientWidth || 360));
+
+  function draw(wanted) {
+    const height = state.wide === panel.id ? WIDE_HEIGHT : HEIGHT;
+    width = wanted;
     picture.setAttribute("viewBox", `0 0 ${width} ${height}`);
     picture.setAttribute("height", height);
     plot = drawChart(picture, panel, width, height);
@@ -136,7 +143,13 @@ function makeChart(panel) {
   // A width of its own per chart: drawn when it is first seen, and again when the page is made wider or narrower.
   new ResizeObserver(() => {
     const now = Math.round(picture.clientWidth);
-    if (now && Math.abs(now - width) > 1) draw();
+    if (now && Math.abs(now - width) > 1) draw(now);
   }).observe(figure);
-  return {panel, figure, draw, read};
+  return {panel, figure, layOut, measure, draw, read};
+}
+
+function drawAll(charts) {
+  for (const chart of charts) chart.layOut();
+  const widths = charts.map((chart) => chart.measure());
+  charts.forEach((chart, i) => chart.draw(widths[i]));
 }

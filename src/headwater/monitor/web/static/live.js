@@ -9,6 +9,13 @@ async function ask(path) {
   return answer.json();
 }
 
+/** Once, when the page has drawn itself: for whoever measures or waits. */
+function ready() {
+  if (document.documentElement.dataset.ready) return;
+  document.documentElement.dataset.ready = "yes";
+  performance.mark("drawn");
+}
+
 function startDashboard() {
   const chosen = new URLSearchParams(location.hash.slice(1));
   let picked = chosen.has("runs") ? chosen.get("runs").split(",").filter(Boolean) : null, drawn = "", busy = false, again = false;
@@ -56,7 +63,7 @@ function startDashboard() {
         const run = state.runs.get(id), have = `${run.newest}${zoom}`;
         if (run.have === have) return;
         const view = await ask(`/api/view?run=${id}${zoom}`);
-        Object.assign(state.runs.get(id), {view, have});
+        Object.assign(state.runs.get(id), {view, have: `${view.version}${zoom}`});
       }));
       const now = JSON.stringify([runs, state.shown, zoom]);
       if (now !== drawn) page.update();
@@ -66,7 +73,7 @@ function startDashboard() {
       tell("away", error instanceof TypeError ? "the dashboard has stopped; what is here is the last it said" : String(error.message));
     } finally {
       busy = false;
-      document.documentElement.dataset.ready = "yes";
+      ready();
       if (again) {
         again = false;
         refresh();
@@ -105,5 +112,5 @@ function startReport(data) {
   });
   page.live.textContent = data.written || "";
   page.update();
-  document.documentElement.dataset.ready = "yes";
+  ready();
 }

@@ -80,7 +80,7 @@ function makePage({extra, fetchMap, onPick}) {
       return;
     }
     control();
-    for (const chart of charts.values()) chart.draw();
+    drawAll([...charts.values()]);
   });
 
   return {
@@ -96,7 +96,7 @@ function makePage({extra, fetchMap, onPick}) {
       arrange();
       words();
       control();
-      for (const chart of charts.values()) chart.draw();
+      drawAll([...charts.values()]);
       heat.update();
     },
   };
