@@ -73,7 +73,7 @@ def test_lines_are_tidied_alike_compiled_and_not(text):
 def test_real_documents_are_cleaned_alike_with_and_without_a_survey(shared_data):
     for domain in ("web", "books", "papers", "other"):
         texts = [text[:20_000] for text in texts_of(shared_data, domain, 20)]
-        looked = survey_all(*joined(texts))
+        looked = survey_all(*joined([text.encode() for text in texts]))
         for text, seen in zip(texts, looked, strict=True):
             assert seen is not None
             found = clean_document(text, domain=domain, seen=seen)
@@ -90,4 +90,4 @@ def test_plain_prose_spares_every_step():
 
 def test_a_survey_of_few_short_texts_promises_nothing():
     assert without_kernels(survey, "short").flags == EVERYTHING
-    assert without_kernels(survey_all, *joined(["short", ""])) == [None, None]
+    assert without_kernels(survey_all, *joined([b"short", b""])) == [None, None]

@@ -1,8 +1,8 @@
 """Documents and the shards they live in.
 
 A document is immutable text with where it came from. A *document shard* is one Parquet file with the columns
-of `SCHEMA`, zstd level 3, row groups of at most `ROW_GROUP_DOCUMENTS` documents or `ROW_GROUP_BYTES` of text,
-written in the order given, so the same documents give the same bytes.
+of `SCHEMA`, zstd level 1 (half the time of level 3 for 15 % more bytes), row groups of at most `ROW_GROUP_DOCUMENTS`
+documents or `ROW_GROUP_BYTES` of text, written in the order given, so the same documents give the same bytes.
 
     with DocumentWriter(path) as writer:
         writer.add(Document(id=document_id("web", "a.jsonl", 0), text="...", source="web", lang="en", domain="web"))
@@ -76,6 +76,14 @@ class Document:
     meta: dict[str, Any] = field(default_factory=dict)
 
 
+def shard_writer(path: Path) -> pq.ParquetWriter:
+    """What writes a document shard's row groups. Dictionaries and statistics are of no use for texts, and cost much."""
+    return pq.ParquetWriter(
+        path, SCHEMA, compression="zstd", compression_level=1, version="2.6", write_page_checksum=True,
+        use_dictionary=["source", "lang", "domain", "license"], write_statistics=False,
+    )  # fmt: skip
+
+
 class DocumentWriter:
     """Writes one document shard; rows in the order added; the file is complete after `close`."""
 
@@ -85,9 +93,7 @@ class DocumentWriter:
         self.text_bytes = 0
         self._rows: list[Document] = []
         self._pending_bytes = 0
-        self._writer = pq.ParquetWriter(
-            path, SCHEMA, compression="zstd", compression_level=3, version="2.6", write_page_checksum=True
-        )
+        self._writer = shard_writer(path)
 
     def add(self, document: Document) -> None:
         size = len(document.text.encode("utf-8", "surrogatepass"))

@@ -38,11 +38,17 @@ def _decode(data: Any, at: Any) -> Any:
 def count_bytes(data: Any, table: Any) -> Any:
     """Units in UTF-8 bytes, uint8 [n]; `table` gives the class of each code point."""
     count = 0
-    last = 0  # class of the character before
+    last: Any = 0  # class of the character before
     inside = False  # the character before belongs to a word
     at = 0
     end = data.size
     while at < end:
+        if data[at] < 0x80 and table[data[at]] == LATIN:  # a run of ASCII letters at once: most of English
+            count += 0 if inside else 1
+            while at < end and data[at] < 0x80 and table[data[at]] == LATIN:
+                at += 1
+            inside, last = True, LATIN
+            continue
         point, size = _decode(data, at)
         kind = table[point]
         at += size

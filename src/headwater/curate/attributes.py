@@ -85,9 +85,13 @@ def texts_name(shard: str) -> str:
 class RowWriter:
     """Writes dictionaries as Parquet rows, in groups of bounded size."""
 
-    def __init__(self, path: Path, schema: pa.Schema, level: int = 3) -> None:
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
         self._schema = schema
-        self._writer = pq.ParquetWriter(path, schema, compression="zstd", compression_level=level, version="2.6")
+        short = [field.name for field in schema if field.type != pa.large_string()]
+        self._writer = pq.ParquetWriter(
+            path, schema, compression="zstd", compression_level=1, version="2.6", use_dictionary=short,
+            write_statistics=False,
+        )  # fmt: skip
         self._rows: list[tuple[Any, ...]] = []
         self._size = 0
 

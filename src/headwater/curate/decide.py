@@ -15,10 +15,8 @@ import xxhash
 
 from headwater.core.files import disk_errors
 from headwater.core.shards import ShardFolder
-from headwater.core.units import count_units
 from headwater.curate.attributes import CLEAN, TEXTS, RowWriter, clean_name, texts_name
 from headwater.curate.canaries import ProbeCollector, probes_name
-from headwater.curate.clean import Cleaned
 from headwater.curate.config import CurateConfig
 from headwater.curate.counts import Tally
 from headwater.curate.dedup.benchmarks import Match
@@ -28,7 +26,7 @@ from headwater.curate.near import needs_signatures
 from headwater.curate.quality.attributes import QualityWriter, quality_name
 from headwater.curate.questions import benchmark_index, take_questions
 from headwater.curate.shard_cache import ShardCache
-from headwater.curate.sift import batches, rule_versions, sift
+from headwater.curate.sift import Batch, batches, rule_versions, sift
 
 _NO_HASH = bytes(16)
 FILES = {
@@ -81,7 +79,7 @@ def _decide_all(task: DecideTask, names: dict[str, str]) -> dict[str, Any]:
     try:
         with (
             disk_errors(attributes),
-            RowWriter(texts, TEXTS, level=1) as changed,
+            RowWriter(texts, TEXTS) as changed,
             RowWriter(attributes, CLEAN) as decided,
             QualityWriter(scores, task.config.quality) as quality,
         ):
@@ -89,9 +87,8 @@ def _decide_all(task: DecideTask, names: dict[str, str]) -> dict[str, Any]:
                 batch = sift(documents, task.config)
                 quality.add(batch)
                 held = take_questions(batch.cleaned, questions)
-                for place, (document, cleaned) in enumerate(zip(documents, batch.cleaned, strict=True)):
-                    match = held.get(place)
-                    _decide(rows, document, cleaned, match, changed, decided, keys, signatures, probes, dropped)
+                for place in range(len(documents)):
+                    _decide(rows, place, batch, held.get(place), changed, decided, keys, signatures, probes, dropped)
                     rows += 1
         task.out.finish(names["texts"], texts)
         task.out.finish(names["quality"], scores)
@@ -115,8 +112,8 @@ def _documents(path: Path) -> Any:
 
 def _decide(
     row: int,
-    document: tuple[str, str, str, str, str],
-    cleaned: Cleaned,
+    place: int,
+    batch: Batch,
     match: Match | None,
     changed: RowWriter,
     decided: RowWriter,
@@ -125,20 +122,21 @@ def _decide(
     probes: ProbeCollector,
     dropped: Tally,
 ) -> None:
-    identifier, text, _, domain, _ = document
-    bytes_in = len(text.encode())
+    (identifier, text, _, domain, _), cleaned = batch.documents[place], batch.cleaned[place]
+    data = batch.encoded[place]
+    bytes_in, units_in = len(data), batch.units[place]
     kept = cleaned.text is not None
-    units_in = cleaned.units if cleaned.text == text else count_units(text)
     if cleaned.text is None:
         digest, bytes_out = _NO_HASH, 0
         dropped.add(cleaned.rule, cleaned.lang, domain, bytes=bytes_in, units=units_in)
     else:
-        data = cleaned.text.encode()
+        if edited := cleaned.text != text:
+            data = cleaned.text.encode()
         digest, bytes_out = xxhash.xxh3_128_digest(data), len(data)
         keys.add(row, identifier, domain, digest)
         probes.add(signatures.documents, cleaned.lang, digest, cleaned.text, cleaned.units, bytes_out)
         signatures.add(row, identifier, domain, digest, data, len(cleaned.text))
-        if cleaned.text != text:
+        if edited:
             changed.add(row, cleaned.text, size=bytes_out)
     decided.add(
         row,

@@ -56,6 +56,9 @@ from headwater.curate.undo import takedown_ids, without_rules
 
 Task = TypeVar("Task")
 TAKEDOWN_IDS = "takedown.txt"
+SHARD_FILES = 2
+"""Of the files about a shard: raised when the same decisions would be other bytes."""
+
 CANARIES = "canaries.json"
 """What canaries measured; decides nothing."""
 
@@ -140,6 +143,7 @@ def _caches(config: CurateConfig, contents: Mapping[str, str], root: Path) -> di
         **CLEAN_VERSIONS,
         **rule_versions(config.quality),
         "decontaminate": VERSION,
+        "files": SHARD_FILES,
         "language": identifier_version(),
     }
     return {name: ShardCache(root, shard_key(config, sha256, files, versions)) for name, sha256 in contents.items()}

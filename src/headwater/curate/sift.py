@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from headwater.core.units import count_units
 from headwater.curate.clean import Cleaned, clean_document
 from headwater.curate.config import CurateConfig
 from headwater.curate.quality.config import QualityConfig
@@ -36,9 +37,12 @@ Row = tuple[str, str, str, str, str]
 
 @dataclass(frozen=True)
 class Batch:
-    """Decisions about each document, in order; `scores` by rule, float32 [documents], NaN where it was not asked."""
+    """Decisions about each document, in order; `scores` by rule, float32 [documents], NaN where it was not asked.
+    `encoded` are the texts as they came in, UTF-8, and `units` what is in them."""
 
     documents: Sequence[Row]
+    encoded: Sequence[bytes]
+    units: Sequence[int]
     cleaned: list[Cleaned]
     scores: dict[str, NDArray[np.float32]] = field(default_factory=dict)
 
@@ -59,12 +63,17 @@ def batches(documents: Iterable[Row]) -> Iterator[list[Row]]:
 
 def sift(documents: Sequence[Row], config: CurateConfig) -> Batch:
     """Decide about a batch. Raises UserError for rules or a classifier that are not there."""
-    looked = survey_all(*joined([text for _, text, *_ in documents]))
+    encoded = [text.encode("utf-8", "surrogatepass") for _, text, *_ in documents]
+    looked = survey_all(*joined(encoded))
     cleaned = [
         clean_document(text, lang=lang, domain=domain, config=config, extracted='"extractor"' in meta, seen=seen)
         for (_, text, lang, domain, meta), seen in zip(documents, looked, strict=True)
     ]
-    return Batch(documents, cleaned, _judge(cleaned, config.quality))
+    units = [
+        seen.units if seen is not None else found.units if found.text == text else count_units(text)
+        for (_, text, *_), seen, found in zip(documents, looked, cleaned, strict=True)
+    ]
+    return Batch(documents, encoded, units, cleaned, _judge(cleaned, config.quality))
 
 
 def _judge(cleaned: list[Cleaned], config: QualityConfig) -> dict[str, NDArray[np.float32]]:

@@ -73,10 +73,9 @@ def survey(text: str) -> Survey:
     return Survey(int(row[0, FLAGS]), row[0, :CHARACTERS], int(row[0, UNITS]))
 
 
-def joined(texts: Sequence[str]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """UTF-8 bytes of texts, one after the other, and where each begins and the last ends."""
-    encoded = [text.encode("utf-8", "surrogatepass") for text in texts]
-    offsets = np.zeros(len(texts) + 1, np.int64)
+def joined(encoded: Sequence[bytes]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """UTF-8 texts, one after the other, and where each begins and the last ends."""
+    offsets = np.zeros(len(encoded) + 1, np.int64)
     np.cumsum([len(data) for data in encoded], out=offsets[1:])
     return np.frombuffer(b"".join(encoded), np.uint8), offsets
 

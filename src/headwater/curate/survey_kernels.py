@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from headwater.core.units import APOSTROPHE, DIGIT, HAN, HANGUL, JOINER, LATIN, LETTER, MARK, POINT
+from headwater.core.units import APOSTROPHE, DIGIT, HAN, HANGUL, JOINER, LATIN, LETTER, MARK, POINT, SPACE
 from headwater.curate.mojibake import MARKS
 from headwater.curate.quality.kernels import kernel
 from headwater.curate.survey import (
@@ -114,7 +114,12 @@ def _look(data: Any, begin: Any, end: Any, table: Any, starts: Any, row: Any) ->
     indent = True  # nothing but spaces in the line so far
     collected = 0  # characters of the line's beginning in `start`
     start = np.uint64(0)
-    characters = units = 0
+    characters: Any = 0
+    units: Any = 0
+    latin: Any = 0  # characters of these classes that were passed over in runs
+    han: Any = 0
+    spaces: Any = 0
+    point: Any = 0
     digit_at = digit_start = separator_at = before_separator_at = dot_at = colon_at = -9
     digits = dots = 0
     for column in range(CHARACTERS):
@@ -122,7 +127,48 @@ def _look(data: Any, begin: Any, end: Any, table: Any, starts: Any, row: Any) ->
     at = begin
     while at < end:
         first = np.int64(data[at])
-        point: Any = first
+        if collected >= 4:  # words and Chinese characters that nothing looks for: nine of ten characters
+            start_at = at
+            if first < 0x80:
+                while at < end and data[at] < 0x80 and table[data[at]] == LATIN:
+                    window = (window << _BYTE) | np.uint64(data[at])
+                    at += 1
+                if at > start_at:
+                    latin += at - start_at
+                    characters += at - start_at
+                    units += 0 if inside else 1
+                    inside, indent = True, False
+                    last, last_point = LATIN, np.int64(data[at - 1])
+                    if at < end and data[at] == 32:
+                        window = (window << _BYTE) | np.uint64(32)
+                        before_separator_at, separator_at = separator_at, characters
+                        spaces += 1
+                        characters += 1
+                        inside, last, last_point = False, SPACE | SIGNAL | EDGE, 32
+                        at += 1
+                    continue
+            elif not indent:
+                while at < end and 0xE4 <= data[at] <= 0xE9:
+                    point = (
+                        (np.int64(data[at] & 0x0F) << 12)
+                        | (np.int64(data[at + 1] & 0x3F) << 6)
+                        | np.int64(data[at + 2] & 0x3F)
+                    )
+                    if table[point] != HAN | BEFORE:
+                        break
+                    last_point = point
+                    at += 3
+                if at > start_at:
+                    found_han = (at - start_at) // 3
+                    han += found_han
+                    units += found_han
+                    characters += found_han
+                    inside = False
+                    last = HAN | BEFORE
+                    window = np.uint64(data[at - 3]) << np.uint64(16)
+                    window |= (np.uint64(data[at - 2]) << _BYTE) | np.uint64(data[at - 1])
+                    continue
+        point = first
         if first < 0x80:
             window = (window << _BYTE) | np.uint64(first)
             at += 1
@@ -245,6 +291,9 @@ def _look(data: Any, begin: Any, end: Any, table: Any, starts: Any, row: Any) ->
         flags |= SPACING
     if garbled & (garbled - 1):
         flags |= MOJIBAKE
+    row[LATIN] += latin
+    row[HAN] += han
+    row[SPACE] += spaces
     row[CHARACTERS] = characters
     row[UNITS] = units
     row[FLAGS] = flags | (seen & PRESENCE)

@@ -11,10 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from headwater.core.documents import ROW_GROUP_BYTES, ROW_GROUP_DOCUMENTS, SCHEMA
+from headwater.core.documents import ROW_GROUP_BYTES, ROW_GROUP_DOCUMENTS, SCHEMA, shard_writer
 
 
 def text_column(texts: Sequence[bytes | memoryview]) -> tuple[pa.Array, NDArray[np.int64]]:
@@ -34,9 +33,7 @@ class TableWriter:
         self.text_bytes = 0
         self._tables: list[pa.Table] = []
         self._sizes = np.empty(0, np.int64)
-        self._writer = pq.ParquetWriter(
-            path, SCHEMA, compression="zstd", compression_level=3, version="2.6", write_page_checksum=True
-        )
+        self._writer = shard_writer(path)
 
     def add(self, table: pa.Table, sizes: NDArray[np.int64]) -> None:
         """Rows with the columns of SCHEMA and the bytes of their texts."""

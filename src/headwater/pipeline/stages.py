@@ -57,7 +57,7 @@ STAGES: tuple[Stage, ...] = (
         "clean, deduplicate, split",
         "curate",
         ("curate",),
-        2,
+        3,
         "headwater.curate.stage:build_curate",
         ("collect",),
     ),

@@ -34,7 +34,10 @@ class QualityWriter:
         self._names = rule_names(config)
         fields: list[Any] = [("row", pa.uint32()), ("edits", pa.string())]
         self._schema = pa.schema(fields + [(name, pa.float32()) for name in self._names])
-        self._writer = pq.ParquetWriter(path, self._schema, compression="zstd", version="2.6")
+        self._writer = pq.ParquetWriter(
+            path, self._schema, compression="zstd", compression_level=1, version="2.6", use_dictionary=["edits"],
+            write_statistics=False,
+        )  # fmt: skip
         self._rows = 0
 
     def add(self, batch: Batch) -> None:

@@ -51,6 +51,9 @@ FACTOR = np.uint64(0x9E3779B97F4A7C15)
 _MIX = np.uint64(0xFF51AFD7ED558CCD)
 _SHIFT = np.uint64(32)
 _ONE = np.uint64(1)
+_STAMP_SHIFT, _COUNT_SHIFT = np.uint64(36), np.uint64(18)
+_ONE_MORE, _PLACE = np.uint64(1 << 18), np.uint64((1 << 18) - 1)
+"""Layout of an entry's second half: a stamp, how often the key was met, and where first; `MOST_UNITS` fit into each."""
 
 
 COMPILED = not __name__.endswith("_interpreted")
@@ -77,15 +80,16 @@ def _mixed(value: Any) -> Any:
 
 
 @kernel
-def _find(keys: Any, stamps: Any, mask: Any, stamp: Any, key: Any) -> Any:
-    """(slot, whether it was there) of a key in an open table whose slots count only with the right stamp."""
+def _find(entries: Any, mask: Any, stamp: Any, key: Any) -> Any:
+    """(slot, whether it was there) of a key in an open table, uint64 [slots, 2]. An entry is the key and, beside it in
+    the same line of the cache, stamp, count and place; it counts only with the right stamp."""
     slot = np.int64(key & mask)
-    while stamps[slot] == stamp:
-        if keys[slot] == key:
+    while np.int64(entries[slot, 1] >> _STAMP_SHIFT) == stamp:
+        if entries[slot, 0] == key:
             return slot, True
         slot = np.int64(np.uint64(slot + 1) & mask)
-    stamps[slot] = stamp
-    keys[slot] = key
+    entries[slot, 0] = key
+    entries[slot, 1] = np.uint64(stamp) << _STAMP_SHIFT
     return slot, False
 
 
@@ -115,12 +119,8 @@ def _repetition(prefix: Any, before: Any, count: Any, widths: Any, work: Any, st
     `prefix` has the running hash before each unit, `before` the characters of units before it. A repeated passage
     begins where a narrower one that repeats begins, so each width looks only at what the last one found.
     """
-    keys, stamps, counts, firsts, slots, candidates = work
+    entries, slots, candidates, repeated = work
     total = before[count]
-    size = 16
-    while size < 2 * count:
-        size *= 2
-    mask = np.uint64(size - 1)
     found = count
     for place in range(9):
         width = widths[place]
@@ -128,29 +128,34 @@ def _repetition(prefix: Any, before: Any, count: Any, widths: Any, work: Any, st
         for _ in range(width):
             power *= FACTOR
         stamp += 1
+        size = 16
+        while size < 2 * found:
+            size *= 2
+        mask = np.uint64(size - 1)
         for index in range(found):
             at = index if place == 0 else candidates[index]
             if at + width > count:
                 found = index
                 break
-            slot, there = _find(keys, stamps, mask, stamp, _mixed(prefix[at + width] - prefix[at] * power))
+            slot, there = _find(entries, mask, stamp, _mixed(prefix[at + width] - prefix[at] * power))
             if there:
-                counts[slot] += 1
+                entries[slot, 1] += _ONE_MORE
+                repeated[index] = repeated[np.int64(entries[slot, 1] & _PLACE)] = 1
             else:
-                counts[slot] = 1
-                firsts[slot] = at
+                entries[slot, 1] |= _ONE_MORE | np.uint64(index)
             slots[index] = slot
         most, covered, covered_to, left = 0, 0, 0, 0
         for index in range(found):
-            slot = slots[index]
-            if counts[slot] < 2:
+            if repeated[index] == 0:
                 continue
+            repeated[index] = 0
+            entry = entries[slots[index], 1]
             at = index if place == 0 else candidates[index]
             candidates[left] = at
             left += 1
             if place < 3:
-                most = max(most, counts[slot] * (before[at + width] - before[at]))
-            elif firsts[slot] != at:
+                most = max(most, np.int64((entry >> _COUNT_SHIFT) & _PLACE) * (before[at + width] - before[at]))
+            elif np.int64(entry & _PLACE) != index:
                 covered += before[at + width] - before[max(at, covered_to)]
                 covered_to = at + width
         row[_TOP + place] = min(1.0, (most if place < 3 else covered) / total)
@@ -172,16 +177,15 @@ def scan(data: Any, offsets: Any, table: Any, marks: Any, stops: Any, out: Any) 
     while size < 2 * places:
         size *= 2
     prefix, before = np.empty(places + 1, np.uint64), np.empty(places + 1, np.int64)
-    keys, stamps = np.empty(size, np.uint64), np.zeros(size, np.int64)
-    counts, firsts = np.empty(size, np.int64), np.empty(size, np.int64)
-    work = (keys, stamps, counts, firsts, np.empty(places, np.int64), np.empty(places, np.int64))
+    entries = np.zeros((size, 2), np.uint64)
+    work = (entries, np.empty(places, np.int64), np.empty(places, np.int64), np.zeros(places, np.uint8))
     seen = np.zeros(1024, np.int64)
     stamp = 0
     for number in range(offsets.size - 1):
         stamp += 1
         _scan_text(
-            data, offsets[number], offsets[number + 1], table, marks, stops, seen, number + 1, prefix, before, keys,
-            stamps, size, stamp, out[number],
+            data, offsets[number], offsets[number + 1], table, marks, stops, seen, number + 1, prefix, before,
+            entries, stamp, out[number],
         )  # fmt: skip
         row = out[number]
         looked: Any = min(np.int64(row[_UNITS]), MOST_UNITS)
@@ -197,9 +201,9 @@ def scan(data: Any, offsets: Any, table: Any, marks: Any, stops: Any, out: Any) 
 @kernel
 def _scan_text(
     data: Any, begin: Any, end: Any, table: Any, marks: Any, stops: Any, seen: Any, text: Any, prefix: Any,
-    before: Any, keys: Any, stamps: Any, size: Any, stamp: Any, row: Any,
+    before: Any, entries: Any, stamp: Any, row: Any,
 ) -> None:  # fmt: skip
-    mask = np.uint64(size - 1)
+    mask = np.uint64(len(entries) - 1)
     prefix[0], before[0] = np.uint64(0), 0
     units, unit_characters = 0, 0
     inside = alphabetic = False  # in a word; one that has a letter
@@ -212,8 +216,12 @@ def _scan_text(
     line_length = line_content = 0  # characters of the line, and those up to the last that is no space
     first_point = end_point = before_end = -1  # of the line: first, last and last but one that are no space
     paragraph_length = paragraph_lines = 0
-    entries = 0  # of lines and paragraphs in the table, which holds as many as there may be units
+    held = 0  # lines and paragraphs in the table, which holds as many as there may be units
+    most = len(entries) // 2
     frequent = np.uint64(0)
+    # what is counted for single characters and words stays in registers
+    white = letters = digits = symbols = words = word_characters = longest_word = alphabetic_words = longest_run = 0
+    characters: Any = 0
     at = begin
     while at <= end:
         point: Any = 10
@@ -222,7 +230,32 @@ def _scan_text(
             point = np.int64(data[at])
             if point >= 0x80:
                 point, width = _decode(data, at, end)
-            row[_CHARACTERS] += 1
+            elif table[point] == LATIN:  # a run of ASCII letters at once
+                start = at
+                if not inside:
+                    inside, word, word_length = True, np.uint64(0), 0
+                alphabetic = True
+                if first_point < 0:
+                    first_point = point
+                while at < end and data[at] < 0x80 and table[data[at]] == LATIN:
+                    point = np.int64(data[at])
+                    word = (word ^ np.uint64(point | 32)) * FACTOR
+                    word ^= word >> _SHIFT
+                    line = (line ^ np.uint64(point)) * FACTOR
+                    line ^= line >> _SHIFT
+                    run = run + 1 if point == last_point else 1
+                    longest_run = max(longest_run, run)
+                    before_end, end_point, last_point = end_point, point, point
+                    at += 1
+                length = at - start
+                characters += length
+                letters += length
+                word_length += length
+                line_length += length
+                line_content = line_length
+                last_kind = np.int64(LATIN)
+                continue
+            characters += 1
         kind = np.int64(table[point])
         # words and units
         ended = False
@@ -236,20 +269,20 @@ def _scan_text(
             word ^= word >> _SHIFT
             word_length += 1
             if kind == DIGIT:
-                row[_DIGITS] += 1
+                digits += 1
             elif kind != JOINER:
                 alphabetic = True
-                row[_LETTERS] += 1
+                letters += 1
             else:
-                row[_SYMBOLS] += 1
+                symbols += 1
         elif kind == SPACE:
-            row[_WHITE] += 1 if at < end else 0
+            white += 1 if at < end else 0
             ended = inside
         elif HAN <= kind <= HANGUL:
             ended = inside
             row[_HAN + kind - HAN] += 1
         else:
-            row[_SYMBOLS] += 1
+            symbols += 1
             ended = inside
             if inside and kind == MARK:
                 ended = not (last_kind == LATIN or last_kind == LETTER or last_kind == MARK)
@@ -277,11 +310,11 @@ def _scan_text(
                 row[_ELLIPSES] += 1
         if ended:
             inside = False
-            row[_WORDS] += 1
-            row[_WORD_CHARACTERS] += word_length
-            row[_LONGEST_WORD] = max(row[_LONGEST_WORD], word_length)
+            words += 1
+            word_characters += word_length
+            longest_word = max(longest_word, word_length)
             if alphabetic:
-                row[_ALPHABETIC] += 1
+                alphabetic_words += 1
             if word_length <= 5:
                 slot = np.int64(word >> np.uint64(54))
                 while stops[slot] != 0 and stops[slot] != word:
@@ -302,8 +335,8 @@ def _scan_text(
             units += 1
         # runs and sentences
         run = run + 1 if point == last_point else 1
-        if run > row[_LONGEST_RUN] and kind != SPACE and at < end:
-            row[_LONGEST_RUN] = run
+        if run > longest_run and kind != SPACE and at < end:
+            longest_run = run
         bits = marks[point] if point < marks.size else 0
         if bits & SENTENCE and not (last_point >= 0 and last_point < marks.size and marks[last_point] & SENTENCE):
             closes = point > 0x7F or at + 1 >= end
@@ -335,9 +368,9 @@ def _scan_text(
                 row[_ELLIPSIS_LINES] += 1 if ellipsis else 0
                 row[_CLOSED_LINES] += 1 if end_point < marks.size and marks[end_point] & CLOSING else 0
                 row[_BULLET_LINES] += 1 if first_point < marks.size and marks[first_point] & BULLET else 0
-                if entries < size // 2:
-                    _, there = _find(keys, stamps, mask, stamp, line)
-                    entries += 0 if there else 1
+                if held < most:
+                    _, there = _find(entries, mask, stamp, line)
+                    held += 0 if there else 1
                     if there:
                         row[_DUPLICATE_LINES] += 1
                         row[_DUPLICATE_LINE_CHARACTERS] += line_content
@@ -346,9 +379,9 @@ def _scan_text(
                 paragraph_lines += 1
             if paragraph_lines and (first_point < 0 or at >= end):
                 row[_PARAGRAPHS] += 1
-                if entries < size // 2:
-                    _, there = _find(keys, stamps, mask, stamp, _mixed(paragraph + FACTOR))
-                    entries += 0 if there else 1
+                if held < most:
+                    _, there = _find(entries, mask, stamp, _mixed(paragraph + FACTOR))
+                    held += 0 if there else 1
                     if there:
                         row[_DUPLICATE_PARAGRAPHS] += 1
                         row[_DUPLICATE_PARAGRAPH_CHARACTERS] += paragraph_length
@@ -357,7 +390,15 @@ def _scan_text(
             first_point = end_point = before_end = -1
         last_kind, last_point = kind, point
         at += width
-    row[_UNITS] = units
+    row[_CHARACTERS], row[_WHITE], row[_LETTERS], row[_DIGITS], row[_SYMBOLS] = (
+        characters,
+        white,
+        letters,
+        digits,
+        symbols,
+    )
+    row[_UNITS], row[_WORDS], row[_ALPHABETIC], row[_WORD_CHARACTERS] = units, words, alphabetic_words, word_characters
+    row[_LONGEST_WORD], row[_LONGEST_RUN] = longest_word, longest_run
     frequent >>= _ONE
     while frequent:
         row[_STOP_CHARACTERS] += 1
