@@ -17,6 +17,7 @@ from rich.console import Console
 
 from headwater.core.progress import SILENT, Reporter
 from headwater.diagnose.faults import LearningRate
+from headwater.diagnose.faults_bits import FlippedGradient
 from headwater.diagnose.faults_machine import FullDisk, Hang, LostSaves
 from headwater.monitor import MonitorConfig
 from headwater.monitor.config import DetectorsConfig
@@ -166,6 +167,14 @@ def test_the_first_tensor_that_is_not_finite_is_named(world: World, tmp_path: Pa
     assert (changed["step"], changed["evidence"]["tensors"]) == (25, ["model.layers.1.mlp.down_proj.weight"])
     assert alert["evidence"]["tensor"] == caught.value.tensor
     assert caught.value.tensor in alert["message"]
+
+
+def test_a_gradient_too_large_for_its_norm_is_named(world: World, tmp_path: Path) -> None:
+    fault = FlippedGradient(25, "exponent", bit=-1, seed=4)
+    with pytest.raises(NonFiniteError):
+        run_of(world, tmp_path / "run", fault)
+    (alert,) = by_detector(tmp_path / "run", "non_finite")
+    assert alert["evidence"]["tensor"] == fault.flipped.partition("[")[0]
 
 
 def rank_run(world: World, path: Path, layout: dict[str, Any], broken: bool) -> None:

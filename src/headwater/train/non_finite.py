@@ -47,12 +47,12 @@ class NonFiniteError(HeadwaterError):
 
 @torch.no_grad()
 def first_non_finite(parameters: Mapping[str, nn.Parameter], mesh: Mesh) -> str:
-    """The first parameter, by name (layer 2 before layer 10), with NaN or infinity in its gradient on any rank and
-    pipeline stage; "" if there is none. Collective."""
+    """The first parameter, by name (layer 2 before layer 10), whose gradient has a norm that is NaN or infinite, on any
+    rank and pipeline stage; "" if there is none. Squares of numbers above 1e19 are infinite, too. Collective."""
     own = ""
     for name in sorted(parameters, key=_natural):
         gradient = parameters[name].grad
-        if gradient is not None and not bool(local(gradient).isfinite().all()):
+        if gradient is not None and not bool(torch.linalg.vector_norm(local(gradient)).isfinite()):
             own = name
             break
     group = mesh.group("world")
