@@ -199,6 +199,20 @@ def test_what_prometheus_says_of_the_names_is_what_the_registry_says(watched: Wa
     assert checked >= 30
 
 
+def test_promtool_finds_nothing_to_say_of_the_names(watched: Watched) -> None:
+    until(lambda: watched.series("up == 1"), "scrape")
+    for target in watched.ask("targets")["activeTargets"]:
+        text = until(lambda url=target["scrapeUrl"]: _read(url), "answer")
+        done = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, check=False)
+        said = [line for line in done.stdout.decode().splitlines() if line and "bits_per_byte" not in line]
+        assert said == [], "bits per byte is the field's own unit; anything else is a slip"
+
+
+def _read(url: str) -> bytes:
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        return bytes(answer.read())
+
+
 def test_a_run_that_is_named_twice_is_scraped_once(watched: Watched) -> None:
     until(lambda: watched.series("llm_step"), "run")
     assert len(list((watched.folder / "prometheus-targets").glob("*.json"))) == 2

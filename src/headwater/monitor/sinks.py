@@ -39,7 +39,7 @@ class Sinks:
     """The record and other sinks as one. `failures` counts the lines that each could not take."""
 
     def __init__(self, record: MetricsRecord, warn: Callable[[str], None]) -> None:
-        self.failures: dict[str, int] = {}
+        self.failures: dict[str, int] = {RECORD: 0}
         self._record = record
         self._warn = warn
         self._sinks: list[Sink] = []
