@@ -26,6 +26,7 @@ import zstandard
 from headwater.core.errors import HeadwaterError
 from headwater.curate.config import CurateConfig
 from headwater.curate.files import FileOptions, curate_files
+from tests.conftest import REPOSITORY
 from tests.curate.helpers import read_zst
 
 GOOD = [
@@ -242,8 +243,32 @@ def test_good_documents_stay_and_bad_ones_are_named(name: str, tmp_path: Path) -
         assert {gone["rule"] for gone in removed} == set(case.rules)
 
 
-def test_there_are_at_least_thirty_kinds() -> None:
+def outcome(case: Case) -> str:
+    """What becomes of it, for the page on curation."""
+    bad = ", ".join(f"`{reason}`" for reason in case.reasons)
+    gone = ", ".join(f"`{rule}`" for rule in case.rules)
+    words = ["quarantine" if bad == "`*`" else f"quarantine: {bad}"] if bad else []
+    words += ["removed by the rule it meets" if gone == "`*`" else f"removed: {gone}"] if gone else []
+    return "; ".join(words) or "stays"
+
+
+OTHER_KINDS = {
+    "100,000 tiny documents": "removed: `clean.too-short`, each counted",
+    "a line of 1 GB in 1 MB of gzip": "quarantine: `too-large`, in bounded memory",
+    "an output folder that cannot be written": "refused before any work",
+    "a file that cannot be read, a pipe, a link to nowhere": "quarantine: `unreadable`",
+    "a full disk": "stops and says so; the next run is whole",
+    "inputs without any document": "exit code 2 and the reasons",
+}
+"""Of tests of their own, here and in `test_files.py`."""
+
+
+def test_there_are_at_least_thirty_kinds_and_the_page_lists_each() -> None:
     assert len(CASES) >= 30
+    rows = [f"| {name} | {outcome(case)} |" for name, case in CASES.items()]
+    rows += [f"| {name} | {what} |" for name, what in OTHER_KINDS.items()]
+    page = (REPOSITORY / "docs" / "curate.md").read_text("utf-8")
+    assert "\n".join(rows) in page, "docs/curate.md, Bad input:\n" + "\n".join(rows)
 
 
 def test_a_hundred_thousand_tiny_documents_are_each_accounted_for(tmp_path: Path) -> None:
