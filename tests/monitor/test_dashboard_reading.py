@@ -222,10 +222,44 @@ def test_events_and_interventions_are_one_list_in_words() -> None:
         ("critical", "loss spike", "loss 9\nloss 9.12346"),
         ("warning", "warning", "a port is in use"),
         ("warning", "interrupted", "signal SIGTERM"),
-        ("action", "samples skipped", "2 samples of 代码 are left out\ndecided after step 5"),
+        ("action", "samples skipped", "2 samples of 代码 are left out\ndecided after step 5\nundone by a later rewind"),
         ("action", "rewind", "went back to step 4\ndecided after step 9"),
         ("action", "learning rate", "times 0.5 until step 300\ndecided after step 9"),
     ]
+
+
+def test_a_recovery_and_what_it_wrote_into_the_ledger_are_one_event() -> None:
+    event = {
+        "event": "recovery",
+        "action": "rewind",
+        "step": 12,
+        "onset": 9,
+        "why": ["loss_spike"],
+        "to": 8,
+        "samples": 3,
+    }
+    ledger = [
+        {"number": 0, "kind": "hold", "at": 11, "step": 12, "data": {"why": ["non_finite"], "onset": 12}},
+        {"number": 1, "kind": "rewind", "at": 11, "step": 12, "data": {"to": 8, "then": 1}},
+        {"number": 2, "kind": "skip", "at": 11, "step": 12, "data": {"domain": "web", "draws": [7, 8, 9]}},
+    ]
+    found = happenings([{**event, "entries": [1, 2]}, {"event": "stopped", "step": 13, "why": ["nan"]}], ledger)
+    assert [(item["level"], item["title"]) for item in found] == [
+        ("action", "recovery: rewind"), ("critical", "stopped"), ("action", "update held back"),
+    ]  # fmt: skip
+    assert found[0]["text"].startswith(
+        "because of loss_spike, back to step 8, without 3 samples\nrewind: went back to step 8"
+    )
+    assert "3 samples of web are left out" in found[0]["text"]
+    assert found[2]["text"] == "because of non_finite\ndecided after step 11\nundone by a later rewind"
+
+
+def test_a_run_that_stopped_itself_says_why(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", 20)
+    (run / "stopped.json").write_text('{"what": "loss spike again", "mend": "train with more patience"}')
+    view = read(run)
+    assert view["status"]["words"] == "stopped itself"
+    assert view["notes"] == ["loss spike again; train with more patience"]
 
 
 def test_a_figure_nobody_foresaw_gets_a_chart(tmp_path: Path) -> None:

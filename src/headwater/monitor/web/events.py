@@ -9,21 +9,56 @@ first. Levels: `critical`, `warning`, `action` (somebody or something intervened
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 QUIET = ("checkpoint", "device")
 """Too many, or nothing to see in a curve."""
+
+LEVELS = {"warning": "warning", "interrupted": "warning", "rewound": "action", "stopped": "critical"}
 
 BOOKKEEPING = frozenset({"time", "event", "step", "message", "detector", "severity", "evidence"})
 LONGEST_TEXT = 1200
 
 
 def happenings(events: Iterable[Mapping[str, Any]], ledger: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Both in order of time; a ledger entry, which has none, comes where its step is."""
-    found = [_event(item) for item in events if item.get("event") not in QUIET]
-    found += [item for entry in ledger if (item := _entry(entry)) is not None]
-    return found
+    """Both in one list; the entries that a recovery made stand in its event, the others for themselves."""
+    entries = list(ledger)
+    undone = _undone(entries)
+    texts = {}
+    for entry in entries:
+        item = _entry(entry)
+        if item is not None:
+            item["text"] += "\nundone by a later rewind" if _number_of(entry) in undone else ""
+            texts[_number_of(entry)] = item
+    found = []
+    for event in events:
+        if event.get("event") in QUIET:
+            continue
+        item = _event(event)
+        made = event.get("entries")
+        if event.get("event") == "recovery" and isinstance(made, list):
+            own = [texts.pop(at) for at in made if isinstance(at, int) and at in texts]
+            item["text"] = _shorten("\n".join([item["text"], *(f"{one['title']}: {one['text']}" for one in own)]))
+        found.append(item)
+    return found + list(texts.values())
+
+
+def _number_of(entry: Mapping[str, Any]) -> object:
+    """An entry's number, or the entry's own identity where it has none."""
+    at = entry.get("number")
+    return at if isinstance(at, int) else id(entry)
+
+
+def _undone(entries: Sequence[Mapping[str, Any]]) -> set[object]:
+    """Entries recorded after the step that a later rewind went back to."""
+    gone: set[object] = set()
+    for place, entry in enumerate(entries):
+        data = entry.get("data")
+        to = number(data.get("to")) if entry.get("kind") == "rewind" and isinstance(data, Mapping) else None
+        if to is not None:
+            gone.update(_number_of(one) for one in entries[:place] if (number(one.get("at")) or 0) > to)
+    return gone
 
 
 def _event(event: Mapping[str, Any]) -> dict[str, Any]:
@@ -35,10 +70,14 @@ def _event(event: Mapping[str, Any]) -> dict[str, Any]:
         text = _text(event.get("message") or "")
         if isinstance(evidence, Mapping) and evidence:
             text += f"\n{_facts(evidence)}"
+    elif kind == "recovery":
+        level, title = "action", f"recovery: {_text(event.get('action')).replace('_', ' ')}"
+        to, samples = number(event.get("to")), number(event.get("samples"))
+        parts = [f"because of {_value(event.get('why'))}", to is not None and f"back to step {to:,.0f}",
+                 samples and f"without {samples:,.0f} samples"]  # fmt: skip
+        text = ", ".join(str(part) for part in parts if part)
     else:
-        level = "warning" if kind in ("warning", "interrupted") else "info"
-        if kind in ("recovery", "intervention", "skip", "rewind", "lr"):
-            level = "action"
+        level = LEVELS.get(kind, "info")
         title = kind.replace("_", " ")
         rest = {key: value for key, value in event.items() if key not in BOOKKEEPING}
         text = "\n".join(part for part in (_text(event.get("message") or ""), _facts(rest)) if part)
@@ -53,9 +92,11 @@ def _entry(entry: Mapping[str, Any]) -> dict[str, Any] | None:
         count = len(draws) if isinstance(draws, list) else 0
         title, text = "samples skipped", f"{count:,} samples of {_text(data.get('domain'))} are left out"
     elif kind == "lr":
-        title, text = "learning rate", f"times {_text(data.get('factor'))} until step {_text(data.get('until'))}"
+        title, text = "learning rate", f"times {_value(data.get('factor'))} until step {_value(data.get('until'))}"
+    elif kind == "hold":
+        title, text = "update held back", f"because of {_value(data.get('why'))}"
     elif kind == "rewind":
-        title, text = "rewind", f"went back to step {_text(data.get('to'))}"
+        title, text = "rewind", f"went back to step {_value(data.get('to'))}"
     elif kind == "order" and entry.get("at"):
         title, text = "data order", _facts(data)
     elif kind == "dataset" and entry.get("at"):

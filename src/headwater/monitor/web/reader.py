@@ -94,7 +94,7 @@ class RunReader:
                     self._rows[name] = []
                 for rows in batches:
                     self._rows[name] += rows
-            self._texts = {name: self._text(name) for name in ("run.json", "final.json", "recipe.yaml")}
+            self._texts = {name: self._text(name) for name in ("run.json", "final.json", "stopped.json", "recipe.yaml")}
             self._seen = seen
             self._version += 1
             return self._version
@@ -166,7 +166,7 @@ class RunReader:
             silent = self._silent()
             state, words = ("silent", f"no step for {duration(age or 0)}") if silent else ("running", "running")
         elif len(done) or record:
-            state, words = "stopped", "not running"
+            state, words = "stopped", "stopped itself" if self._json("stopped.json") else "not running"
         else:
             state, words = "empty", "nothing recorded yet"
         running = state in ("running", "silent")
@@ -292,6 +292,8 @@ class RunReader:
     def _notes(self, back: int, events: int) -> list[str]:
         """What is odd about the files, in words."""
         columns, notes = self._columns, []
+        if stopped := self._json("stopped.json"):
+            notes.append(f"{stopped.get('what', 'the run has stopped')}; {stopped.get('mend', '')}".rstrip("; "))
         for tail in (self._metrics, *self._logs.values()):
             name = tail.path.name
             notes += [tail.problem] if tail.problem else []

@@ -1,7 +1,6 @@
 // Heat maps of what was sampled of every tensor and head: rows from the first layer down, columns over the steps.
 
 const RAMP = ["#2d1160", "#51127c", "#822681", "#b63679", "#e65164", "#fb8861", "#fec287", "#fcfdbf"];
-const LABELS = 132;
 
 function mix(share) {
   const at = Math.max(0, Math.min(0.9999, share)) * (RAMP.length - 1), first = Math.floor(at), rest = at - first;
@@ -79,7 +78,8 @@ function makeHeat(fetchMap) {
 
   function labels() {
     const total = height * rows.length, every = Math.max(1, Math.ceil(13 / height));
-    names.setAttribute("viewBox", `0 0 ${LABELS} ${total}`);
+    const room = names.clientWidth || 132, letters = Math.floor((room - 6) / 6.2);
+    names.setAttribute("viewBox", `0 0 ${room} ${total}`);
     names.setAttribute("height", total);
     let last = -Infinity;
     names.replaceChildren(...rows.map((row, y) => {
@@ -89,8 +89,8 @@ function makeHeat(fetchMap) {
       if (row.layer == null && rows.slice(y + 1, y + every).some((next) => next.layer != null)) return null;
       last = y;
       const text = row.layer == null ? row.kind : every === 1 ? `${row.layer}  ${row.kind}` : `layer ${row.layer}`;
-      return svg("text", {x: LABELS - 6, y: Math.max(10, y * height + Math.min(height, 13) - 2), "text-anchor": "end"},
-        text.length > 22 ? `…${text.slice(-21)}` : text);
+      return svg("text", {x: room - 6, y: Math.max(10, y * height + Math.min(height, 13) - 2), "text-anchor": "end"},
+        text.length > letters ? `…${text.slice(1 - letters)}` : text);
     }).filter(Boolean));
     const width = canvas.clientWidth || 300, count = Math.max(1, Math.floor(width / 80));
     steps.setAttribute("viewBox", `0 0 ${width} 18`);

@@ -57,7 +57,8 @@ function startDashboard() {
       const runs = await ask("/api/runs");
       for (const {id, version, ...summary} of runs) state.runs.set(id, {...state.runs.get(id), id, newest: version, summary});
       const there = runs.map((run) => run.id);
-      state.shown = (picked || there.slice(0, SHOWN_AT_FIRST)).filter((id) => there.includes(id));
+      const wanted = picked || there.slice(0, SHOWN_AT_FIRST);
+      state.shown = there.filter((id) => wanted.includes(id));
       const zoom = state.span ? `&from=${state.span[0]}&to=${state.span[1]}` : "";
       await Promise.all(state.shown.map(async (id) => {
         const run = state.runs.get(id), have = `${run.newest}${zoom}`;
