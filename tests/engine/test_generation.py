@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
 
 from headwater.core.errors import InputError
 from headwater.engine import Engine, SamplingParams, generate
+from headwater.engine.generation import SHARED_TOKENS, _shared_tokens
 from headwater.tokenizer import Tokenizer
 from tests.engine.conftest import export, make_model
 
@@ -122,6 +125,41 @@ def test_long_prompts_go_through_the_model_in_parts(engine: Engine, monkeypatch:
     at_once = engine.generate(prompts, GREEDY)
     monkeypatch.setattr("headwater.engine.generation.PREFILL_TOKENS", 60)
     assert engine.generate(prompts, GREEDY) == at_once
+
+
+def test_a_beginning_that_all_prompts_share_goes_through_the_model_once(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    examples = "The river rises in the hills. 水从高处往低处流。 " * 3
+    prompts = [examples + end for end in ("The", "两岸的人都来看", "def flow(river, sea")]
+    greedy = SamplingParams(max_tokens=8, temperature=0)
+    alone = [engine.generate([prompt], greedy)[0].token_ids for prompt in prompts]
+    seen: list[int] = []
+    hook = engine.model.register_forward_pre_hook(lambda _, args: seen.append(args[0].numel()))
+    try:
+        for part in (8192, 20):
+            monkeypatch.setattr("headwater.engine.generation.PREFILL_TOKENS", part)
+            seen.clear()
+            together = engine.generate(prompts, greedy)
+            assert [done.token_ids for done in together] == alone
+            ids = [engine.encode(prompt) for prompt in prompts]
+            shared, longest = _shared_tokens(ids), max(map(len, ids))
+            assert shared > longest / 2
+            assert sum(seen) <= shared + 3 * (longest - shared) + 3 * 8
+    finally:
+        hook.remove()
+
+
+@given(st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=40), min_size=1, max_size=5))
+def test_what_is_shared_is_the_longest_common_beginning(ends: list[list[int]]) -> None:
+    prompts = [[7] * SHARED_TOKENS + end for end in ends]
+    shared = _shared_tokens(prompts)
+    if len(prompts) == 1:
+        assert shared == 0
+        return
+    assert SHARED_TOKENS <= shared < min(map(len, prompts))
+    assert len({tuple(prompt[:shared]) for prompt in prompts}) == 1
+    assert shared == min(map(len, prompts)) - 1 or len({prompt[shared] for prompt in prompts}) > 1
 
 
 def test_wrong_tokens_are_named_before_any_work(engine: Engine) -> None:

@@ -33,6 +33,9 @@ FinishReason = Literal["stop", "length"]
 PREFILL_TOKENS = 8192
 """Tokens of prompts run through the model at once: bounds the memory of long prompts in large batches."""
 
+SHARED_TOKENS = 16
+"""A beginning that all prompts of a batch share (the examples of a benchmark) is run once, from so many tokens on."""
+
 
 @dataclass(frozen=True, slots=True)
 class Piece:
@@ -205,8 +208,7 @@ class Engine:
 
     def _run(self, rows: list[_Row], dropped: Container[int]) -> Iterator[Piece]:
         distinct = list({id(row.ids): row.ids for row in rows}.values())  # samples of a prompt share its list
-        cache = KVCache(self.model.config, len(distinct))
-        hidden = self._prefill(distinct, cache)
+        cache, hidden = self._prefill(distinct)
         places = {id(ids): place for place, ids in enumerate(distinct)}
         if len(rows) > len(distinct):
             hidden = self._select([places[id(row.ids)] for row in rows], cache, hidden)
@@ -225,15 +227,23 @@ class Engine:
             hidden = self._step(rows, cache)
 
     @torch.inference_mode()
-    def _prefill(self, prompts: list[list[int]], cache: KVCache) -> Tensor:
-        """Run prompts of any lengths through the model; the hidden state after each one's last token, [rows, dim]."""
+    def _prefill(self, prompts: list[list[int]]) -> tuple[KVCache, Tensor]:
+        """Run prompts of any lengths through the model: their cache, and the hidden state after each one's last token,
+        [rows, dim]."""
+        shared = _shared_tokens(prompts)
+        cache = KVCache(self.model.config, 1 if shared else len(prompts))
+        for start in range(0, shared, PREFILL_TOKENS):
+            tokens = torch.tensor([prompts[0][start : min(start + PREFILL_TOKENS, shared)]], device=self._device)
+            self.model(tokens, torch.arange(start, start + tokens.shape[1], device=self._device)[None], cache=cache)
+        if shared:
+            self._select([0] * len(prompts), cache, None)
         lengths = torch.tensor([len(ids) for ids in prompts], device=self._device)
         longest = int(lengths.max())
         # Padding on the right: stored in slots that are overwritten before any query may see them.
         tokens = torch.tensor([ids + [0] * (longest - len(ids)) for ids in prompts], device=self._device)
         last: Tensor | None = None
         width = max(1, PREFILL_TOKENS // len(prompts))
-        for start in range(0, longest, width):
+        for start in range(shared, longest, width):
             end = min(start + width, longest)
             positions = torch.arange(start, end, device=self._device).expand(len(prompts), -1)
             hidden = self.model(tokens[:, start:end], positions, cache=cache)
@@ -242,7 +252,7 @@ class Engine:
                 last = hidden.new_zeros(len(prompts), hidden.shape[-1])
             last[inside] = hidden[inside, lengths[inside] - 1 - start]
         assert last is not None
-        return last
+        return cache, last
 
     @torch.inference_mode()
     def _step(self, rows: list[_Row], cache: KVCache) -> Tensor:
@@ -266,6 +276,14 @@ class Engine:
         index = torch.tensor(places, device=self._device)
         cache.select(index)
         return index if hidden is None else hidden[index]
+
+
+def _shared_tokens(prompts: list[list[int]]) -> int:
+    """How many tokens all prompts begin with and each goes on after; 0 where running them once saves little."""
+    first, last = min(prompts), max(prompts)  # those between begin with whatever these two share
+    room = min(map(len, prompts)) - 1
+    shared = next((place for place in range(room) if first[place] != last[place]), room)
+    return shared if len(prompts) > 1 and shared >= SHARED_TOKENS else 0
 
 
 def _joined(pieces: list[Piece], prompt_tokens: int) -> Completion:
