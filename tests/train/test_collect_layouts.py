@@ -15,6 +15,7 @@ from headwater.model.loss import IGNORE
 from headwater.parallel.agreement import Ranks
 from headwater.parallel.config import ParallelConfig
 from headwater.parallel.mesh import build_mesh
+from headwater.parallel.precision import Precision
 from headwater.train.batch import Batch
 from headwater.train.collectors.sample import SampleObserver
 from headwater.train.collectors.tensors import TensorFigures
@@ -163,15 +164,19 @@ def reference_heads(weights: dict[str, torch.Tensor], layer: int) -> dict[str, l
     return found | {"head_activity": [size * heads / sum(sizes) for size in sizes]}
 
 
-@pytest.mark.parametrize(
-    "changes", [{}, {"optimizer": {"name": "muon", "lr": 0.02, "eps": 1e-6}}], ids=["adamw", "muon"]
-)
-def test_looking_changes_no_weight_by_a_single_bit(changes: dict[str, Any]) -> None:
+MUON = {"optimizer": {"name": "muon", "lr": 0.02, "eps": 1e-6}}
+RECOMPUTED = {"activation_checkpointing": "selective", "recompute": {"selective": "attention"}}
+
+
+@pytest.mark.parametrize(("changes", "precision"), [({}, "bf16"), (MUON, "fp32"), (RECOMPUTED, "fp16")], ids=str)
+def test_looking_changes_no_weight_by_a_single_bit(changes: dict[str, Any], precision: Precision) -> None:
     torch.set_num_threads(1)
 
     def trained(observed: bool) -> dict[str, torch.Tensor]:
         mesh = build_mesh(ParallelConfig(), torch.device("cpu"))
-        module = TrainModule.build(MODEL, train_config(**changes), mesh=mesh, precision="bf16", micro_batch=4, seed=3)
+        module = TrainModule.build(
+            MODEL, train_config(**changes), mesh=mesh, precision=precision, micro_batch=4, seed=3
+        )
         if observed:
             module.observer = SampleObserver(module, Ranks(), EVERYTHING)
         for step in (1, 2, 3):

@@ -96,13 +96,14 @@ def used_memory_bytes(device: torch.device) -> int:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-def allocator_figures(device: torch.device) -> dict[str, int | None]:
-    """`mem_reserved`, the peak of what the allocator holds, in bytes, and `alloc_retries`, how often it had to give
-    back cached memory first; None where there is no such allocator."""
-    if device.type != "cuda":
-        return {"mem_reserved": None, "alloc_retries": None}
-    retries = int(torch.cuda.memory_stats(device).get("num_alloc_retries", 0))
-    return {"mem_reserved": torch.cuda.max_memory_reserved(device), "alloc_retries": retries}
+def memory_figures(device: torch.device) -> dict[str, int]:
+    """`mem_allocated` (`used_memory_bytes`), and where the device has an allocator of its own, `mem_reserved`, the peak
+    of what that holds, in bytes, and `alloc_retries`, how often it had to give back cached memory first."""
+    figures = {"mem_allocated": used_memory_bytes(device)}
+    if device.type == "cuda":
+        figures["mem_reserved"] = torch.cuda.max_memory_reserved(device)
+        figures["alloc_retries"] = int(torch.cuda.memory_stats(device).get("num_alloc_retries", 0))
+    return figures
 
 
 def gpu_utilisation(device: torch.device) -> float | None:

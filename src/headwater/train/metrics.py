@@ -74,13 +74,13 @@ class MetricsCallback(Callback):
         wanted = trainer.step == 1 or due(trainer.step, self._config.every, trainer.steps)
         if not wanted and not {"val_loss", "eval"} & trainer.record.keys():
             return
-        module = trainer.module
-        memory = int(module.mesh.maximum(devices.used_memory_bytes(module.device)))
+        memory = devices.memory_figures(trainer.module.device)
+        memory = dict(zip(memory, trainer.ranks.most(list(memory.values())), strict=True))
         if self._sinks is not None:  # the rank that writes
             self._sinks.write(self._line(trainer, outcome, memory))
 
-    def _line(self, trainer: Trainer, outcome: StepOutcome, memory: int) -> dict[str, Any]:
-        """`memory`: that of the rank that uses most."""
+    def _line(self, trainer: Trainer, outcome: StepOutcome, memory: dict[str, int]) -> dict[str, Any]:
+        """`memory`: of each figure the largest over ranks."""
         assert self._host is not None
         assert self._goodput is not None
         seconds = trainer.record["step_seconds"]
@@ -100,8 +100,9 @@ class MetricsCallback(Callback):
             "lr": outcome.lr,
             "throughput": throughput,
             "mfu": None,
-            "mem_allocated": memory,
-            **devices.allocator_figures(trainer.module.device),
+            "mem_reserved": None,
+            "alloc_retries": None,
+            **memory,
             **self._host.read(),
             "productive_seconds": self._goodput.productive_seconds,
             "goodput": self._goodput.ratio(),
