@@ -277,6 +277,8 @@ def test_metrics_are_served_while_training(world: World, tmp_path: Path) -> None
     row = list(run.metrics())[2]
     assert f'llm_train_loss{{run="run"}} {row["loss"]}' in ask.text
     assert 'llm_val_loss{domain="web",run="run"}' in ask.text
+    assert not (run.path / "endpoints.json").exists()
+    assert list((tmp_path / "prometheus-targets").iterdir()) == [], "a run that has ended is no target"
 
 
 def test_a_rarer_record_still_has_the_last_step_and_all_validations(world: World, tmp_path: Path) -> None:

@@ -35,7 +35,6 @@ NEEDS = {
     "mem_reserved": A_GPU,
     "alloc_retries": A_GPU,
     "straggler_score": "several ranks",
-    "domain_loss": "losses of single samples",
     "cache_hit_ratio": "dataset.cache",
     "val_loss_averaged": "averaged weights",
     "val_bits_per_byte_averaged": "averaged weights",
