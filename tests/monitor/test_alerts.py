@@ -147,6 +147,21 @@ def test_an_alert_reaches_all_three_with_their_signatures(robots: Robots, bridge
     assert [len(got) for got in robots.got.values()] == [1, 1, 1]
 
 
+def test_messages_are_in_chinese_where_that_is_asked_for(robots: Robots) -> None:
+    made = Bridge(destinations(robots.environment()), port=free_port(), language="zh")
+    sent = webhook(alert("LossSpike", summary_zh="训练 r1：损失突然远高于原有水平"), alert("Own", status="resolved"))
+    try:
+        assert post(made.url, json.dumps({**sent, "truncatedAlerts": 3}).encode())[0] == 200
+    finally:
+        made.close()
+    assert robots.got["feishu"][0]["content"]["text"].splitlines() == [
+        "Headwater: 1 条告警，1 条已恢复",
+        "🔴 LossSpike: 训练 r1：损失突然远高于原有水平（自 2026-11-30 14:00 UTC）",
+        "🟢 已恢复 Own: run r1: Own happened（至 2026-11-30 15:00 UTC）",
+        "……另有 3 条",
+    ]
+
+
 def test_a_place_that_is_down_is_tried_again_and_the_others_get_it_once(
     robots: Robots, bridge: tuple[Bridge, list[str]]
 ) -> None:
@@ -255,6 +270,8 @@ def test_the_verb_sends_a_test_message_from_the_environment_alone(
     assert run_command(["alerts", "--test", "--json"]) == 0
     said = capsys.readouterr()
     assert json.loads(said.out) == {"slack": "sent", "feishu": "sent", "dingtalk": "sent"}
+    assert run_command(["alerts", "--test", "--language", "fr"]) == 2
+    assert "en or zh" in capsys.readouterr().err
     robots.down = {"dingtalk"}
     assert run_command(["alerts", "--test"]) == 1
     said = capsys.readouterr()

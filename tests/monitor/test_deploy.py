@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from headwater.monitor.alerts_rules import DETECTORS, RULES
+from headwater.monitor.alerts_words import CHINESE
 from headwater.monitor.config import PrometheusConfig
 from headwater.monitor.deploy_files import Places, files, main
 from headwater.monitor.endpoints import META
@@ -59,6 +60,7 @@ def test_every_name_in_a_panel_or_rule_is_declared_and_every_declared_metric_is_
     for rule in RULES:
         assert names_in(rule.expression) <= set(exposed()), rule.alert
     assert set(NEEDS) <= set(METRICS)
+    assert set(CHINESE) == {rule.alert for rule in RULES}
     assert len({rule.alert for rule in RULES}) == len(RULES)
     with pytest.raises(KeyError, match="no_such"):
         _filled("<no_such>{@}", BOARDS["training.json"])
@@ -175,10 +177,14 @@ def rising(name: str, labels: str) -> dict[str, str]:
 def fires(alert: str, minute: int, *, found: bool = True, labels: dict[str, str] | None = None) -> dict[str, Any]:
     rule = next(rule for rule in RULES if rule.alert == alert)
     where = {"run": "r1", "job": "training_metrics", "instance": "trainer:8000"} if labels is None else labels
-    who = f"run {where['run']}" if "run" in where else where["instance"]
+    run, instance = where.get("run"), where["instance"]
+    texts = {
+        "summary": f"{f'run {run}' if run else instance}: {rule.summary}",
+        "summary_zh": f"{f'训练 {run}' if run else instance}：{CHINESE[alert]}",
+    }
     expected = {
         "exp_labels": {"severity": rule.severity, **where},
-        "exp_annotations": {"summary": f"{who}: {rule.summary}", "description": "`headwater doctor RUN` says more."},
+        "exp_annotations": {**texts, "description": "`headwater doctor RUN` says more."},
     }
     return {"eval_time": f"{minute}m", "alertname": alert, "exp_alerts": [expected] if found else []}
 

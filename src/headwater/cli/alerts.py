@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headwater.cli.common import Debug, Json, Quiet, Stopped, finish, make_reporter, print_json, until_stopped
+from headwater.cli.common import Debug, Json, Quiet, Stopped, finish, make_reporter, print_json, refuse, until_stopped
 
 if TYPE_CHECKING:
     from headwater.monitor.alerts import Destination
+    from headwater.monitor.alerts_words import Language
 
 
 def command(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port for Alertmanager's webhook.")] = 9094,
+    language: Annotated[str, typer.Option(help="Language of the messages: en or zh.")] = "en",
     test: Annotated[bool, typer.Option("--test", help="Send a message to every place now, and end.")] = False,
     json_: Json = False,
     quiet: Quiet = False,
@@ -30,14 +32,17 @@ def command(
     """
     from headwater.monitor.alerts import TOKEN, Bridge, DeliveryError, destinations, is_loopback
     from headwater.monitor.alerts_formats import Notice
+    from headwater.monitor.alerts_words import WORDS
 
+    chosen: Language = "zh" if language == "zh" else "en"
+    refuse("--language", chosen != language, f"is en or zh, not {language!r}")
     reporter = make_reporter(quiet=quiet)
     places = destinations(os.environ)
     if test:
         said: dict[str, str] = {}
         for place in places:
             try:
-                place.send(Notice("Headwater: a test", ("Alerts of your runs come here.",)))
+                place.send(Notice("Headwater", (WORDS[chosen].test,)))
                 said[place.place] = "sent"
             except DeliveryError as error:
                 said[place.place] = error.what
@@ -46,7 +51,7 @@ def command(
     token = os.environ.get(TOKEN, "").strip() or None
     if token is None and not is_loopback(host):
         reporter.warn(f"whoever reaches {host}:{port} can send messages to {_listed(places)}; {TOKEN} asks for a token")
-    bridge = Bridge(places, host, port, token=token, say=reporter.info)
+    bridge = Bridge(places, host, port, token=token, language=chosen, say=reporter.info)
     try:
         if json_:
             print_json({"url": bridge.url, "places": [place.place for place in places]})

@@ -33,6 +33,7 @@ from headwater.monitor.alerts_formats import (
     notice_of,
     slack_body,
 )
+from headwater.monitor.alerts_words import Language
 
 PORT = 9094
 TOKEN = "HEADWATER_ALERTS_TOKEN"
@@ -158,10 +159,11 @@ class Bridge:
         port: int = PORT,
         *,
         token: str | None = None,
+        language: Language = "en",
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
         """`token`: what callers must send as `Authorization: Bearer`. `say` is told of every message and failure."""
-        self._places, self._token, self._say = places, token, say
+        self._places, self._token, self._language, self._say = places, token, language, say
         self._lock = Lock()
         self._taken: dict[tuple[str, str], float] = {}
         try:
@@ -190,7 +192,7 @@ class Bridge:
             payload = parse_json(body)
         except (ValueError, RecursionError) as error:
             raise InputError("the request is not JSON", where="request") from error
-        notice, key = notice_of(payload), hashlib.sha256(body).hexdigest()
+        notice, key = notice_of(payload, self._language), hashlib.sha256(body).hexdigest()
         waiting = [place for place in self._places if not self._has(place, key)]
         failures = []
         for place in waiting:

@@ -19,6 +19,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from headwater.core.errors import InputError
+from headwater.monitor.alerts_words import WORDS, Language
 
 MOST_LINES = 20
 LONGEST_LINE = 300
@@ -33,36 +34,42 @@ class Notice:
     title: str
     lines: tuple[str, ...]
     left_out: int = 0
+    language: Language = "en"
 
     @property
     def rest(self) -> tuple[str, ...]:
-        return (f"... and {self.left_out:,} more",) if self.left_out else ()
+        return (WORDS[self.language].more.format(n=f"{self.left_out:,}"),) if self.left_out else ()
 
 
-def notice_of(payload: Any) -> Notice:
+def notice_of(payload: Any, language: Language = "en") -> Notice:
     """The notice of a webhook of Alertmanager. InputError if it is none."""
+    words = WORDS[language]
     alerts = payload.get("alerts") if isinstance(payload, dict) else None
     if not isinstance(alerts, list) or not all(isinstance(one, dict) for one in alerts) or not alerts:
         raise InputError("no webhook of Alertmanager: it has no alerts", where="request", mend="send its version 4")
     firing = [one for one in alerts if one.get("status") != "resolved"]
     over = [one for one in alerts if one.get("status") == "resolved"]
     firing.sort(key=lambda one: _part(one, "labels", "severity") != "critical")
-    parts = [f"{len(firing)} alert{'s' * (len(firing) != 1)}"] * bool(firing) + [f"{len(over)} resolved"] * bool(over)
+    parts = [words.one_alert if len(firing) == 1 else words.alerts.format(n=len(firing))] if firing else []
+    parts += [words.resolved_count.format(n=len(over))] if over else []
     told = [*firing, *over]
     truncated = payload.get("truncatedAlerts")
     left_out = max(0, len(told) - MOST_LINES) + (truncated if isinstance(truncated, int) else 0)
-    return Notice(f"Headwater: {', '.join(parts)}", tuple(map(_line, told[:MOST_LINES])), left_out)
+    lines = tuple(_line(one, language) for one in told[:MOST_LINES])
+    return Notice(f"Headwater: {words.between.join(parts)}", lines, left_out, language)
 
 
-def _line(alert: dict[str, Any]) -> str:
+def _line(alert: dict[str, Any], language: Language) -> str:
+    words = WORDS[language]
     over = alert.get("status") == "resolved"
     severity = _part(alert, "labels", "severity")
     name = _part(alert, "labels", "alertname") or "alert"
-    summary = _part(alert, "annotations", "summary") or _part(alert, "labels", "instance")
+    translated = _part(alert, "annotations", f"summary_{language}")
+    summary = translated or _part(alert, "annotations", "summary") or _part(alert, "labels", "instance")
     mark = MARKS["resolved"] if over else MARKS.get(severity, MARKS["warning"])
     since = _text(alert.get("endsAt" if over else "startsAt"))[:16].replace("T", " ")
-    when = f" ({'until' if over else 'since'} {since} UTC)" if since else ""
-    text = f"{mark} {'resolved ' if over else ''}{name}: {summary}"
+    when = (words.until if over else words.since).format(when=since) if since else ""
+    text = f"{mark} {words.resolved if over else ''}{name}: {summary}"
     return (text if len(text) <= LONGEST_LINE else text[: LONGEST_LINE - 3] + "...") + when
 
 

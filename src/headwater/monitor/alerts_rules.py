@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from headwater.monitor.alerts_words import CHINESE
 from headwater.monitor.live_metrics import MACHINE_METRICS, RUN_METRICS
 from headwater.monitor.registry import METRICS
 
@@ -128,11 +129,15 @@ def rule_groups() -> dict[str, Any]:
 
 
 def _in_form(rule: Rule) -> dict[str, Any]:
-    where = "{{ with $labels.run }}run {{ . }}{{ else }}{{ $labels.instance }}{{ end }}"
+    where = "{{ with $labels.run }}%s {{ . }}{{ else }}{{ $labels.instance }}{{ end }}"
     return {
         "alert": rule.alert,
         "expr": rule.expression,
         **({"for": rule.hold} if rule.hold != "0m" else {}),
         "labels": {"severity": rule.severity},
-        "annotations": {"summary": f"{where}: {rule.summary}", "description": "`headwater doctor RUN` says more."},
+        "annotations": {
+            "summary": f"{where % 'run'}: {rule.summary}",
+            "summary_zh": f"{where % '训练'}：{CHINESE[rule.alert]}",
+            "description": "`headwater doctor RUN` says more.",
+        },
     }

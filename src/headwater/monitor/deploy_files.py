@@ -68,7 +68,7 @@ def files(places: Places | None = None) -> dict[str, str]:
             ],
         },
     }  # fmt: skip
-    texts = {name: HEAD + yaml.safe_dump(value, sort_keys=False, width=1000) for name, value in made.items()}
+    texts = {name: HEAD + yaml.safe_dump(value, sort_keys=False, width=1000, allow_unicode=True) for name, value in made.items()}
     for name, board in dashboards().items():
         texts[f"grafana/dashboards/{name}"] = json.dumps(board, indent=1, ensure_ascii=False) + "\n"
     return texts
