@@ -19,7 +19,9 @@ from headwater.monitor.tensor_series import TENSOR_METRICS, TensorSeries
 from headwater.parallel.config import ParallelConfig
 from headwater.train import RunFolder, train
 from headwater.train.callbacks import Callback
-from headwater.train.trainer import Interrupted, Trainer
+from headwater.train.outcome import Reading
+from headwater.train.recovery_plan import Trouble, rewind_entries
+from headwater.train.trainer import Interrupted, Rewind, Trainer
 from headwater.train.weights import load_weights
 from tests.parallel.ranks import run_ranks
 from tests.train.conftest import TINY, World
@@ -152,6 +154,35 @@ def test_without_heads_or_updates_there_is_only_the_rest(world: World, tmp_path:
     assert len(list(run.metrics())[-1]["param_grad_norm"]) == 2
 
 
+class GoesBackOnce(Callback):
+    """Asks for a rewind in the update of one step, as recovery does, and writes it into the ledger."""
+
+    name = "goes_back"
+
+    def __init__(self, step: int, to: int) -> None:
+        self.step, self.to = step, to
+        self.steps: list[int] = []
+
+    def before_update(self, trainer: Trainer, reading: Reading) -> bool:
+        self.steps.append(reading.step)
+        if reading.step == self.step and self.steps.count(self.step) == 1:
+            trouble = Trouble(self.step, self.step, ("test",))
+            trainer.ledger.append_group(rewind_entries(trainer.ledger, trouble, to=self.to, samples=[], rung="rewind"))
+            raise Rewind
+        return True
+
+
+def test_a_rewind_leaves_every_sample_once_and_takes_lost_time_out_of_goodput(world: World, tmp_path: Path) -> None:
+    back = GoesBackOnce(11, 4)
+    run = small_run(world, tmp_path / "run", callbacks=[back], checkpoint={"every": 4, "async_save": False, "keep": 3})
+    assert back.steps == [*range(1, 12), *range(5, 13)]
+    assert TensorSeries(run.path).matrix("update_ratio").steps.tolist() == [1, 3, 6, 9, 12]
+    rows = list(run.metrics())
+    assert [row["step"] for row in rows] == list(range(1, 13))
+    spent = sum(row["step_seconds"] - row["data_wait_seconds"] - row.get("monitor_seconds", 0) for row in rows)
+    assert rows[-1]["productive_seconds"] == pytest.approx(spent)
+
+
 class Sleepy(Callback):
     """One rank is late for every step."""
 
@@ -159,7 +190,7 @@ class Sleepy(Callback):
 
     def before_step(self, trainer: Trainer, step: int) -> None:
         if trainer.ranks.rank == 1:
-            time.sleep(0.15)
+            time.sleep(0.3)
 
 
 class Details(Callback):
@@ -188,7 +219,7 @@ def test_a_rank_that_is_late_is_told_from_those_who_wait_for_it(world: World, tm
     own, late = first["rank_seconds"]
     assert late > own + 0.1
     rows = list(RunFolder.open(tmp_path / "run").metrics())
-    assert rows[-1]["straggler_score"]["1"] < 0.9 < rows[-1]["straggler_score"]["0"]
+    assert rows[-1]["straggler_score"]["1"] < 1 < rows[-1]["straggler_score"]["0"]
     assert set(rows[-1]["straggler_score"]) == {"0", "1"}
     waits = sorted(row["communication_seconds"] for row in rows)
     assert waits[len(waits) // 2] > 0.1
