@@ -165,6 +165,21 @@ def test_prometheus_and_alertmanager_accept_the_files(tmp_path: Path) -> None:
     checked(tool("amtool"), "check-config", tmp_path / "alertmanager" / "alertmanager.yml")
 
 
+def test_kubernetes_runs_an_exporter_on_every_node_that_prometheus_finds() -> None:
+    service, daemons = yaml.safe_load_all((DEPLOY / "kubernetes" / "exporter.yml").read_text())
+    config = yaml.safe_load((DEPLOY / "prometheus" / "kubernetes.yml").read_text())
+    job = next(job for job in config["scrape_configs"] if job["job_name"] == "gpu_metrics")
+    marks = service["metadata"]["annotations"]
+    found = {f"__meta_kubernetes_service_annotation_{re.sub(r'[./]', '_', name)}": marks[name] for name in marks}
+    for rule in job["relabel_configs"]:
+        if rule.get("action") == "keep":
+            assert re.fullmatch(rule["regex"], found[rule["source_labels"][0]])
+    assert service["spec"]["selector"] == daemons["spec"]["template"]["metadata"]["labels"]
+    container = daemons["spec"]["template"]["spec"]["containers"][0]
+    assert marks["prometheus.io/port"] == str(container["ports"][0]["containerPort"]) == "9100"
+    assert container["command"][:2] == ["headwater", "exporter"]
+
+
 RUN = '{run="r1", job="training_metrics", instance="trainer:8000"}'
 MACHINE = '{job="gpu_metrics", instance="gpu-exporter:9100"}'
 

@@ -68,10 +68,16 @@ def files(places: Places | None = None) -> dict[str, str]:
             ],
         },
     }  # fmt: skip
-    texts = {name: HEAD + yaml.safe_dump(value, sort_keys=False, width=1000, allow_unicode=True) for name, value in made.items()}
+    texts = {name: HEAD + _yaml(value) for name, value in made.items()}
+    texts["kubernetes/exporter.yml"] = HEAD + "---\n".join(map(_yaml, exporter_manifests()))
     for name, board in dashboards().items():
         texts[f"grafana/dashboards/{name}"] = json.dumps(board, indent=1, ensure_ascii=False) + "\n"
     return texts
+
+
+def _yaml(value: Any) -> str:
+    apart = json.loads(json.dumps(value))  # equal parts are then written out, not referred to
+    return yaml.safe_dump(apart, sort_keys=False, width=1000, allow_unicode=True)
 
 
 def prometheus_config(places: Places) -> dict[str, Any]:
@@ -120,6 +126,56 @@ def kubernetes_config(places: Places) -> dict[str, Any]:
             for job in (TRAINING_JOB, MACHINE_JOB)
         ],
     }
+
+
+def exporter_manifests() -> list[dict[str, Any]]:
+    """Kubernetes: an exporter on every node, and the service by which Prometheus finds them."""
+    labels = {"app.kubernetes.io/name": "headwater-exporter"}
+    annotations = {"scrape": "true", "port": str(EXPORTER_PORT), "path": "/metrics", "job": MACHINE_JOB}
+    container = {
+        "name": "exporter",
+        "image": "headwater",
+        "command": ["headwater", "exporter", "--host", "0.0.0.0", "--port", str(EXPORTER_PORT)],
+        "ports": [{"name": "metrics", "containerPort": EXPORTER_PORT}],
+        # The NVIDIA runtime then shows all GPUs of the node, and takes none of them away from jobs.
+        "env": [
+            {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"},
+            {"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "utility"},
+        ],
+        "resources": {"requests": {"cpu": "20m", "memory": "128Mi"}, "limits": {"memory": "512Mi"}},
+        "securityContext": {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True},
+    }
+    pod = {
+        "hostNetwork": True,  # else the network figures would be the pod's
+        "automountServiceAccountToken": False,
+        "tolerations": [{"operator": "Exists", "effect": "NoSchedule"}],
+        "containers": [container],
+    }
+    return [
+        {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {
+                "name": "headwater-exporter",
+                "labels": labels,
+                "annotations": {f"prometheus.io/{key}": value for key, value in annotations.items()},
+            },
+            "spec": {
+                "clusterIP": "None",
+                "selector": labels,
+                "ports": [{"name": "metrics", "port": EXPORTER_PORT}],
+            },
+        },
+        {
+            "apiVersion": "apps/v1",
+            "kind": "DaemonSet",
+            "metadata": {"name": "headwater-exporter", "labels": labels},
+            "spec": {
+                "selector": {"matchLabels": labels},
+                "template": {"metadata": {"labels": labels}, "spec": pod},
+            },
+        },
+    ]
 
 
 def alertmanager_config(places: Places) -> dict[str, Any]:
