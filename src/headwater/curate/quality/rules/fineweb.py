@@ -8,10 +8,12 @@ from headwater.curate.quality.registry import at_least, at_most, rule
 from headwater.curate.quality.statistics import CJK, Numbers, Statistics, ratio
 
 
-@rule("fineweb.closed-lines", version=1, latin=at_least(0.05), cjk=at_least(0.05))
+@rule("fineweb.closed-lines", version=2, latin=at_least(0.05), cjk=at_least(0.05))
 def closed_lines(s: Statistics) -> Numbers:
-    """Share of lines that end as sentences do. (FineWeb's 0.12 loses novels with hard line breaks.)"""
-    return s.many_lines(ratio(s.closed_lines, s.lines))
+    """Share of lines that end as sentences do; in CJK text, where items of lists end without a mark, or that begin with
+    a bullet. (FineWeb's 0.12 loses novels with hard line breaks.)"""
+    closed = np.where(s.kinds == CJK, np.minimum(s.closed_lines + s.bullet_lines, s.lines), s.closed_lines)
+    return s.many_lines(ratio(closed, s.lines))
 
 
 @rule("fineweb.short-lines", version=1, latin=at_most(0.75), cjk=at_most(0.8))
