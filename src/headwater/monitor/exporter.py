@@ -51,9 +51,9 @@ class Exporter:
         self._target = publish_target(targets, "exporter", self._server.target) if targets is not None else None
 
     def close(self) -> None:
-        self._server.close()
         if self._target is not None:
             withdraw_target(self._target)
+        self._server.close()
 
 
 class MachineCollector:

@@ -78,10 +78,10 @@ class PrometheusSink:
     def close(self, *, failed: bool = False) -> None:
         """`failed`: the run broke off. Its target then stays, so that Prometheus sees that it is down; the next start
         on this machine removes it."""
-        self._server.close()
-        self._endpoints.unlink(missing_ok=True)
+        self._endpoints.unlink(missing_ok=True)  # first what others read: the process may be told to hurry
         if self._target is not None and not failed:
             withdraw_target(self._target)
+        self._server.close()
 
 
 class _RunCollector:
