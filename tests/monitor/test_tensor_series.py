@@ -116,6 +116,20 @@ def test_a_file_that_cannot_be_read_is_left_out_and_named(tmp_path: Path) -> Non
     assert series.broken == [bad.name]
 
 
+def test_a_file_that_cannot_be_read_stops_neither_joining_nor_going_on(tmp_path: Path) -> None:
+    writer, folder = TensorFiles(tmp_path), tmp_path / FOLDER
+    for step in range(JOINED - 1):
+        writer.append(step, sample(step))
+    sorted(folder.glob("*.parquet"))[3].write_bytes(b"PAR1torn")
+    writer.append(JOINED - 1, sample(JOINED - 1))
+    assert len(list(folder.iterdir())) == 1
+    assert TensorSeries(tmp_path).matrix("grad_norm").steps.tolist() == [0, 1, 2, *range(4, JOINED)]
+    next(iter(folder.iterdir())).write_bytes(b"")
+    again = TensorFiles(tmp_path)
+    again.append(7, sample(7))
+    assert TensorSeries(tmp_path).matrix("grad_norm").steps.tolist() == [7]
+
+
 WRITE = """
 import sys
 from pathlib import Path

@@ -180,7 +180,10 @@ def test_looking_changes_no_weight_by_a_single_bit(changes: dict[str, Any], prec
         if observed:
             module.observer = SampleObserver(module, Ranks(), EVERYTHING)
         for step in (1, 2, 3):
-            module.train_step(step, batch(step), lr_factor=1.0)
+            outcome = module.train_step(step, batch(step), lr_factor=1.0)
+            if isinstance(module.observer, SampleObserver) and not outcome.skipped:  # unscaled, before clipping
+                norms = module.observer.sample["grad_norm"].values()
+                assert math.sqrt(sum(norm**2 for norm in norms)) == pytest.approx(outcome.grad_norm, rel=1e-5)
         return {name: parameter.detach().clone() for name, parameter in module.parameters.items()}
 
     plain, looked_at = trained(False), trained(True)

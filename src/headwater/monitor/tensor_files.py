@@ -111,41 +111,34 @@ class TensorFiles:
         if not rows:
             return
         names, metrics, values = zip(*rows, strict=True)
-        columns = {
-            "step": pa.array([step] * len(rows), pa.int64()),
-            "name": pa.array(names, pa.string()),
-            "metric": pa.array(metrics, pa.string()),
-            "value": pa.array(values, pa.float64()),
-        }
+        table = pa.table([[step] * len(rows), names, metrics, values], schema=_schema())
         number = self._files[-1].last + 1 if self._files else 0
-        self._write(TensorFile(number, number, step, step), [pa.table(columns)])
+        self._write(TensorFile(number, number, step, step), [table])
         self._join()
 
     def cut_after(self, step: int) -> None:
         """Drop what was recorded of later steps: training goes on from `step`."""
         import pyarrow.compute as pc
-        import pyarrow.parquet as pq
 
         while self._files and self._files[-1].last_step > step:
             file = self._files.pop()
             path = self._folder / file.name
             if file.first_step <= step:
-                table = pq.read_table(path)
+                table = self._table(file)
                 table = table.filter(pc.less_equal(table["step"], step))
-                last = pc.max(table["step"]).as_py()
-                self._write(TensorFile(file.first, file.last, file.first_step, last), [table])
+                if table.num_rows:
+                    last = pc.max(table["step"]).as_py()
+                    self._write(TensorFile(file.first, file.last, file.first_step, last), [table])
             path.unlink(missing_ok=True)
 
     def _join(self) -> None:
         """Join the newest files where there are enough of one size."""
-        import pyarrow.parquet as pq
-
         size = 1
         while size < LARGEST:
             tail = self._files[-JOINED:]
             if len(tail) < JOINED or any(file.samples != size for file in tail):
                 return
-            tables = [pq.read_table(self._folder / file.name) for file in tail]
+            tables = [self._table(file) for file in tail]
             del self._files[-JOINED:]
             self._write(
                 TensorFile(tail[0].first, tail[-1].last, tail[0].first_step, max(file.last_step for file in tail)),
@@ -154,6 +147,15 @@ class TensorFiles:
             for file in tail:
                 (self._folder / file.name).unlink(missing_ok=True)
             size *= JOINED
+
+    def _table(self, file: TensorFile) -> pa.Table:
+        """A file's rows; none of one that cannot be read, as a power cut can leave it: what is beside it goes on."""
+        import pyarrow.parquet as pq
+
+        try:
+            return pq.read_table(self._folder / file.name, schema=_schema())
+        except (OSError, ValueError):  # pyarrow's errors are ValueErrors
+            return _schema().empty_table()
 
     def _write(self, file: TensorFile, tables: Sequence[pa.Table]) -> None:
         import pyarrow.parquet as pq
@@ -171,3 +173,9 @@ class TensorFiles:
                     temp.unlink()
                 raise
         self._files.append(file)
+
+
+def _schema() -> pa.Schema:
+    import pyarrow as pa
+
+    return pa.schema([("step", pa.int64()), ("name", pa.string()), ("metric", pa.string()), ("value", pa.float64())])

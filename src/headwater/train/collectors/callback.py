@@ -10,7 +10,8 @@ few of them that fit into a line; `tensors/` in the run's folder. Comes before t
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from statistics import median
 from typing import Any
 
@@ -87,13 +88,15 @@ class CollectorsCallback(Callback):
         self._clock = StepClock(trainer.module, trainer.ranks, self._config.which if self._config.every else ())
         trainer.module.observer = self._clock
         if trainer.ranks.first and self._config.every:
-            self._files = TensorFiles(trainer.run.path)
+            with self._kept(trainer):
+                self._files = TensorFiles(trainer.run.path)
         self.on_rewind(trainer)
 
     def on_rewind(self, trainer: Trainer) -> None:
         self._own_seconds, self._steps = 0.0, 0
-        if self._files is not None:
-            self._files.cut_after(trainer.step)
+        with self._kept(trainer):
+            if self._files is not None:
+                self._files.cut_after(trainer.step)
 
     def before_step(self, trainer: Trainer, step: int) -> None:
         assert self._clock is not None
@@ -118,12 +121,18 @@ class CollectorsCallback(Callback):
     def _keep(self, trainer: Trainer, sample: dict[str, dict[str, float]]) -> None:
         trainer.details |= {TENSOR_METRICS[metric]: values for metric, values in sample.items()}
         trainer.record |= summary(sample, self._low.add(sample), high=self._high, extremes=self._config.extremes)
-        if self._files is not None:
-            try:
+        with self._kept(trainer):
+            if self._files is not None:
                 self._files.append(trainer.step, sample)
-            except (OSError, DiskSpaceError) as error:
-                trainer.reporter.warn(f"figures of parameters and heads are no longer kept: {error}")
-                self._files = None
+
+    @contextmanager
+    def _kept(self, trainer: Trainer) -> Iterator[None]:
+        """What cannot be written down is no reason to end a run."""
+        try:
+            yield
+        except (OSError, DiskSpaceError) as error:
+            trainer.reporter.warn(f"figures of parameters and heads are no longer kept: {error}")
+            self._files = None
 
     def _compare_ranks(self, trainer: Trainer, clock: StepClock) -> None:
         """Every so many steps, who took how long for its own part of them: all but waiting for others."""
