@@ -122,5 +122,5 @@ def write_tensors(folder: Path, steps: int, draw: random.Random, spike: int = 0,
         for layer in range(layers):
             for head in range(8):
                 level = 0.35 + 0.04 * layer + 0.02 * head - 0.25 * (layer == 3 and head == 5) * min(1, step / steps * 2)
-                sample["head_entropy"][f"{layer}.{head}"] = level + 0.02 * draw.gauss(0, 1)
+                sample["head_entropy"][f"layers.{layer}.head.{head}"] = level + 0.02 * draw.gauss(0, 1)
         writer.append(step, sample)

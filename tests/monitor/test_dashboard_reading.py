@@ -277,7 +277,7 @@ def test_a_figure_nobody_foresaw_gets_a_chart(tmp_path: Path) -> None:
     [
         ("model.layers.12.self_attn.q_proj.weight", (12, "self_attn.q_proj")),
         ("model.embed_tokens.weight", (None, "embed_tokens")),
-        ("3.5", (3, "head 5")),
+        ("layers.3.head.5", (3, "head 5")),
         ("lm_head.weight", (None, "lm_head")),
     ],
 )

@@ -36,7 +36,6 @@ LEAST_MATTERS = frozenset({"head_entropy", "head_activity"})
 """Where low values are the bad ones, the least of several steps is shown, else the greatest."""
 
 _LAYER = re.compile(r"(?:^|\.)(?:layers|blocks|h)\.(\d+)(?:\.|$)")
-_HEAD = re.compile(r"^(\d+)\.(\d+)$")
 
 
 def heat_map(
@@ -94,10 +93,8 @@ def _row(name: str, layer: int | None, kind: str, values: Floats) -> dict[str, A
 
 
 def split_name(name: str) -> tuple[int | None, str]:
-    """`(12, "self_attn.q_proj")` of a parameter's name, `(3, "head 5")` of a head `3.5`; no layer for the rest."""
-    if head := _HEAD.match(name):
-        return int(head[1]), f"head {head[2]}"
+    """`(12, "self_attn.q_proj")` of a parameter's name, `(3, "head 5")` of a head; no layer for the rest."""
     plain = name.removesuffix(".weight")
     if layer := _LAYER.search(plain):
-        return int(layer[1]), plain[layer.end() :] or plain
+        return int(layer[1]), plain[layer.end() :].replace("head.", "head ") or plain
     return None, plain.removeprefix("model.")

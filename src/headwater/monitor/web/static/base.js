@@ -50,7 +50,7 @@ function trim(text) {
 /** Five digits, for a read-out. */
 function exact(value) {
   if (value == null || !Number.isFinite(value)) return "–";
-  if (Number.isInteger(value) && Math.abs(value) < 1e9) return value.toLocaleString("en-US");
+  if (Number.isInteger(value) && Math.abs(value) < 1e6) return value.toLocaleString("en-US");
   return Math.abs(value) >= 1e5 ? short(value) : trim(value.toPrecision(5));
 }
 
