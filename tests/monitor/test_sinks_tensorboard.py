@@ -57,6 +57,14 @@ def test_steps_that_are_trained_again_are_shown_once(tmp_path: Path) -> None:
     assert curve(read(tmp_path), "loss") == [(s, 9.0 if s <= 6 else 3.0) for s in range(1, 13)]
 
 
+def test_a_run_that_goes_back_is_shown_as_it_went_on(tmp_path: Path) -> None:
+    sink = TensorBoardSink(tmp_path, done=0)
+    for step, loss in ((1, 9.0), (2, 9.0), (3, 9.0), (4, 9.0), (2, 3.0), (3, 3.0), (5, 3.0)):
+        sink.write({"step": step, "loss": loss})
+    sink.close()
+    assert curve(read(tmp_path), "loss") == [(1, 9.0), (2, 3.0), (3, 3.0), (5, 3.0)]
+
+
 def test_a_killed_process_loses_no_event(tmp_path: Path) -> None:
     code = f"""
 import os

@@ -2,8 +2,8 @@
 
 In: records by metric key. Out: `RUN/tensorboard/events.out.tfevents...`, a file a process, each line of the record one
 event whose values have the metrics' keys as tags (`val_loss/code` where there are labels). Each event is one write, so
-a killed process loses none. A run that goes on tells TensorBoard to drop what it showed of the steps that are trained
-again.
+a killed process loses none. A run that goes on, or goes back, tells TensorBoard to drop what it showed of the steps that
+are trained again.
 
     TensorBoardSink(run_dir / "tensorboard", done=0).write({"step": 1, "loss": 8.3})     # tensorboard --logdir RUN
 """
@@ -41,18 +41,27 @@ class TensorBoardSink:
         self._file = open(folder / name, "xb", buffering=0)  # noqa: SIM115 - closed by `close`
         try:
             self._append(_event(now, 0, message_field(3, b"brain.Event:2")))
-            self._append(_event(now, done + 1, message_field(7, integer_field(1, _START))))
+            self._begin(now, done + 1)
         except BaseException:
             self._file.close()
             raise
 
     def write(self, record: Mapping[str, Any]) -> None:
         """Values that are no numbers are left out; NaN and infinities are drawn as TensorBoard does."""
+        seconds, step = float(record.get("time", time.time())), int(record["step"])
+        if step < self._next:  # the run went back
+            self._begin(seconds, step)
         summary = b"".join(
             message_field(1, message_field(1, tag.encode("utf-8", "replace")) + _float(2, value))
             for tag, value in _scalars(record)
         )
-        self._append(_event(float(record.get("time", time.time())), int(record["step"]), message_field(5, summary)))
+        self._append(_event(seconds, step, message_field(5, summary)))
+        self._next = step + 1
+
+    def _begin(self, seconds: float, step: int) -> None:
+        """Let TensorBoard forget what it showed of `step` and later ones."""
+        self._append(_event(seconds, step, message_field(7, integer_field(1, _START))))
+        self._next = step
 
     def _append(self, event: bytes) -> None:
         before, data = self._file.tell(), frame(event)
