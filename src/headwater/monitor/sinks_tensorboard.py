@@ -2,14 +2,15 @@
 
 In: records by metric key. Out: `RUN/tensorboard/events.out.tfevents...`, a file a process, each line of the record one
 event whose values have the metrics' keys as tags (`val_loss/code` where there are labels). Each event is one write, so
-a killed process loses none. A run that goes on, or goes back, tells TensorBoard to drop what it showed of the steps that
-are trained again.
+a killed process loses none. A run that goes on, or goes back, tells TensorBoard to drop what it showed of the steps
+that are trained again.
 
     TensorBoardSink(run_dir / "tensorboard", done=0).write({"step": 1, "loss": 8.3})     # tensorboard --logdir RUN
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import struct
@@ -36,12 +37,13 @@ class TensorBoardSink:
 
     def __init__(self, folder: Path, done: int) -> None:
         folder.mkdir(parents=True, exist_ok=True)
+        self._next: int = done + 1
         now = time.time()
         name = f"events.out.tfevents.{int(now * 1e6):020d}.{socket.gethostname()}.{os.getpid()}"
         self._file = open(folder / name, "xb", buffering=0)  # noqa: SIM115 - closed by `close`
         try:
             self._append(_event(now, 0, message_field(3, b"brain.Event:2")))
-            self._begin(now, done + 1)
+            self._begin(now, self._next)
         except BaseException:
             self._file.close()
             raise
@@ -69,7 +71,7 @@ class TensorBoardSink:
             try:
                 written = self._file.write(data)
                 if written != len(data):
-                    raise OSError(28, "only a part of an event could be written")
+                    raise OSError(errno.ENOSPC, "only a part of an event could be written")
             except OSError:
                 self._file.seek(before)
                 self._file.truncate()  # a torn record would hide all that follow
