@@ -155,8 +155,10 @@ def test_a_skipped_step_leaves_everything_as_it_was(
     class Look(Callback):
         name = "look"
         before: dict[str, torch.Tensor]
-        same: dict[int, bool] = {}
-        lr: dict[int, float] = {}
+
+        def __init__(self) -> None:
+            self.same: dict[int, bool] = {}
+            self.lr: dict[int, float] = {}
 
         def before_step(self, trainer: Trainer, step: int) -> None:
             self.before = {name: tensor.clone() for name, tensor in trainer.module.state_tensors().items()}

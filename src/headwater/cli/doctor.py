@@ -1,4 +1,4 @@
-"""`headwater doctor RUN`: what is wrong with a run, why, and what to change."""
+"""`headwater doctor RUN [--step N]`: what is wrong with a run, why, and what to change; whose fault a step was."""
 
 from __future__ import annotations
 
@@ -7,11 +7,18 @@ from typing import Annotated
 
 import typer
 
-from headwater.cli.common import Debug, Json, Set, Workspace, finish, is_recipe, refuse
+from headwater.cli.common import Debug, Json, Set, Workspace, finish, is_recipe, make_reporter, refuse
 
 
 def command(
     target: Annotated[Path, typer.Argument(help="A run's folder, or a recipe.", show_default=False)],
+    step: Annotated[
+        int | None, typer.Option(help="Do this step again and say whose fault it was.", show_default=False)
+    ] = None,
+    dataset: Annotated[
+        Path | None, typer.Option(help="--step: the run's dataset, if it lies elsewhere.", show_default=False)
+    ] = None,
+    max_replay: Annotated[int, typer.Option(help="--step: most steps to train again before it.")] = 1000,
     workspace: Workspace = None,
     set_: Set = None,
     json_: Json = False,
@@ -19,7 +26,8 @@ def command(
 ) -> int:
     """Say what is wrong with a run, from its record: symptom, evidence, likely causes, and the change that helps.
 
-    Exit code 0: nothing wrong is seen; 1: something is.
+    With --step N the step is done again from the nearest checkpoint: its documents, the worst first, and whether it was
+    the data, the state or the hardware. Exit code 0: nothing wrong is seen; 1: something is.
     """
     from headwater.diagnose import diagnose, diagnosis_text
     from headwater.pipeline.status import run_of
@@ -31,6 +39,16 @@ def command(
         refuse("--set", bool(set_), "changes a recipe, and none is given")
         refuse("--workspace", workspace is not None, "goes with a recipe; a run's folder lies in its workspace")
         run = RunFolder.open(target)
+    if step is not None:
+        from headwater.diagnose.autopsy import autopsy_of, autopsy_text
+        from headwater.diagnose.replaying import replay_step
+        from headwater.pipeline.tracing import dataset_of_run
+
+        found = dataset_of_run(run, dataset)
+        autopsy = autopsy_of(replay_step(run, step, found, max_replay=max_replay, reporter=make_reporter()))
+        finish(autopsy.to_json(), autopsy_text(autopsy), as_json=json_)
+        return 0 if autopsy.cause == "nothing" else 1
+    refuse("--dataset", dataset is not None, "goes with --step")
     diagnosis = diagnose(run)
     finish(diagnosis.to_json(), diagnosis_text(diagnosis), as_json=json_)
     return 0 if diagnosis.healthy else 1

@@ -18,6 +18,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -178,6 +179,12 @@ class RunLedger:
                 if earlier.at > to or (earlier.kind == "hold" and earlier.step > to):
                     gone.add(earlier.number)
         return frozenset(gone)
+
+    def as_of(self, number: int) -> RunLedger:
+        """The ledger before entry `number` was recorded, to read from."""
+        earlier = copy(self)
+        earlier._entries = self._entries[:number]
+        return earlier
 
     def rewinds(self) -> list[LedgerEntry]:
         """All rewinds, in the order recorded; none is ever undone."""

@@ -64,6 +64,7 @@ class RecoveryCallback(Callback):
         self._detection = detection
         self._data = data
         self._store = store
+        self._reading: Reading | None = None
 
     def before_update(self, trainer: Trainer, reading: Reading) -> bool:
         if trainer.ledger.held(reading.step):  # decided by a process before this one
@@ -77,6 +78,7 @@ class RecoveryCallback(Callback):
             min(one.onset for one in seen),
             tuple(sorted({name for one in seen for name in one.why})),
         )
+        self._reading = reading
         return self._act(trainer, trouble)
 
     def _look(self, trainer: Trainer, reading: Reading) -> Trouble | None:
@@ -163,6 +165,8 @@ class RecoveryCallback(Callback):
         made = trainer.ranks.on_first(lambda: trainer.ledger.append_group(entries))
         trainer.ledger.follow(made)
         facts = {"action": rung, "step": trouble.step, **trouble.facts, "to": to, "samples": samples}
+        if self._reading is not None:  # a step that is undone has no line in the record
+            facts |= {"loss": self._reading.loss, "grad_norm": self._reading.grad_norm}
         trainer.run.event("recovery", **facts, entries=[entry.number for entry in made])
         if trainer.ranks.first:
             trainer.reporter.warn(f"step {trouble.step:,}: {describe(rung, trouble, samples, to, self._config)}")
