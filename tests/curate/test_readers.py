@@ -12,10 +12,10 @@ import pytest
 import zstandard
 
 from headwater.core.errors import InputError
-from headwater.curate.config import SourceConfig
+from headwater.curate.config import CollectConfig, SourceConfig
 from headwater.curate.readers import read_file
 from headwater.curate.records import Bad, Item, Reason, Record, Skip, Skipped
-from headwater.curate.sources import source_files
+from headwater.curate.sources import ShardPlan, plan_shards, source_files
 
 
 def items(path: Path, **fields: Any) -> list[Item]:
@@ -289,3 +289,25 @@ def test_a_path_that_matches_nothing_is_an_error_with_the_place(tmp_path: Path) 
     both = SourceConfig(name="web", paths=(str(tmp_path / "x" / "same.txt"), str(tmp_path / "y" / "same.txt")))
     with pytest.raises(InputError, match=r"both 'same\.txt'"):
         source_files(both, tmp_path / "elsewhere")
+
+
+def test_row_groups_of_a_large_parquet_file_are_read_apart_with_the_same_rows(tmp_path: Path) -> None:
+    table = pa.table({"text": [f"row {number} " + "x" * (number % 50) for number in range(1000)]})
+    pq.write_table(table, tmp_path / "big.parquet", row_group_size=100, compression="none")
+    (tmp_path / "broken.parquet").write_bytes((tmp_path / "big.parquet").read_bytes()[:-9])
+
+    def plans(shard_bytes: int) -> list[ShardPlan]:
+        source = SourceConfig(name="s", paths=("*.parquet",))
+        return plan_shards(CollectConfig(root=str(tmp_path), sources=(source,), shard_bytes=shard_bytes))
+
+    def rows(found: list[ShardPlan]) -> list[tuple[int, str]]:
+        items = [item for plan in found for file in plan.files for item in read_file(file, plan.source)]
+        return [(item.position, item.text) for item in items if isinstance(item, Record)]
+
+    whole, apart = plans(1 << 30), plans(10_000)
+    assert len(whole) == 1
+    assert 4 <= len(apart) <= 10
+    assert rows(apart) == rows(whole) == list(enumerate(table.column("text").to_pylist()))
+    assert (
+        sum(file.bytes for plan in apart for file in plan.files if file.end) < (tmp_path / "big.parquet").stat().st_size
+    )

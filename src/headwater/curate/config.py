@@ -188,9 +188,9 @@ class CollectConfig(Section):
     """What to read."""
 
     shard_bytes: int = field(16 << 20, unit="bytes", ge=1)
-    """Raw bytes that go into one document shard: small files are read together up to this size, JSON Lines that are
-    not compressed are cut at it. One shard is what a worker does at a time, what a killed run repeats, and what is read
-    again when a file of it changed."""
+    """Raw bytes that go into one document shard: small files are read together up to this size, JSON Lines that are not
+    compressed and Parquet are cut at it, other files, however large, are read by one worker each. One shard is what a
+    worker does at a time, what a killed run repeats, and what is read again when a file of it changed."""
 
     max_quarantine_ratio: float = field(1.0, unit="ratio", ge=0, le=1, kind="operational")
     """Stop when a source has a larger share of its records in quarantine than this. A source of which nothing at

@@ -43,7 +43,8 @@ _COMPRESSED = (".gz", ".zst", ".zstd", ".bz2")
 class SourceFile:
     """A raw file, or a slice of one. `kind` is what to read it as, "auto" to find out from its content, and `named`
     says that a recipe names it itself, so that an unknown name means text. Bytes `start` to `end` hold the beginnings
-    of the lines to read; `end` 0 is the whole file. `sha256` is what the content must have, if that is known."""
+    of the lines to read, or rows `start` to `end` are those to read of Parquet; `end` 0 is the whole file. `sha256` is
+    what the content must have, if that is known."""
 
     path: str
     relative: str
@@ -56,6 +57,14 @@ class SourceFile:
     sha256: str = ""
     address: str = ""
     """Where it was fetched from."""
+
+    slice_bytes: int = 0
+    """Of a slice: bytes of the file in it."""
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the file to read."""
+        return self.slice_bytes if self.end else self.size
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,32 +233,60 @@ def _group(files: Iterable[SourceFile], shard_bytes: int) -> Iterator[tuple[Sour
     size = 0
     for file in files:
         for piece in _slices(file, shard_bytes):
-            length = (piece.end - piece.start) or piece.size
-            if group and size + length > shard_bytes:
+            if group and size + piece.bytes > shard_bytes:
                 yield tuple(group)
                 group, size = [], 0
             group.append(piece)
-            size += length
-            if size >= shard_bytes // 4 and _ends_a_group(piece, length, shard_bytes):
+            size += piece.bytes
+            if size >= shard_bytes // 4 and _ends_a_group(piece, shard_bytes):
                 yield tuple(group)
                 group, size = [], 0
     if group:
         yield tuple(group)
 
 
-def _ends_a_group(piece: SourceFile, length: int, shard_bytes: int) -> bool:
+def _ends_a_group(piece: SourceFile, shard_bytes: int) -> bool:
     """True for pieces about half of `shard_bytes` apart."""
     name = os.fsencode(piece.relative) + b"\0%d" % piece.start
-    return xxhash.xxh3_64_intdigest(name) * shard_bytes < (length * 2) << 64
+    return xxhash.xxh3_64_intdigest(name) * shard_bytes < (piece.bytes * 2) << 64
 
 
 def _slices(file: SourceFile, shard_bytes: int) -> list[SourceFile]:
-    """Large JSON Lines files that are not compressed are read in slices; all other files whole."""
-    if file.kind != "jsonl" or file.size <= shard_bytes or not _is_plain(file.path):
+    """Large files of JSON Lines that are not compressed, and of Parquet, are read in slices; all others whole: a row's
+    id is its offset in the decompressed stream, which nobody knows before the stream is read up to there."""
+    if file.size <= shard_bytes:
         return [file]
-    starts = range(0, file.size, shard_bytes)
-    ends = [*starts[1:], file.size]
-    return [replace(file, start=start, end=end) for start, end in zip(starts, ends, strict=True)]
+    if file.kind == "jsonl" and _is_plain(file.path):
+        starts = range(0, file.size, shard_bytes)
+        ends = [*starts[1:], file.size]
+        return [
+            replace(file, start=start, end=end, slice_bytes=end - start)
+            for start, end in zip(starts, ends, strict=True)
+        ]
+    return _row_group_slices(file, shard_bytes) if file.kind == "parquet" else [file]
+
+
+def _row_group_slices(file: SourceFile, shard_bytes: int) -> list[SourceFile]:
+    """Slices of whole row groups, as many as fit in `shard_bytes`; the file whole if it cannot be opened."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(file.path) as table:
+            groups = [table.metadata.row_group(number) for number in range(table.num_row_groups)]
+            rows = [group.num_rows for group in groups]
+            sizes = [sum(group.column(n).total_compressed_size for n in range(group.num_columns)) for group in groups]
+    except (pa.ArrowException, OSError, ValueError):
+        return [file]  # reading it says what is wrong
+    slices: list[SourceFile] = []
+    first = row = size = 0
+    for number, (count, length) in enumerate(zip(rows, sizes, strict=True)):
+        row, size = row + count, size + length
+        if number + 1 == len(rows) or size + sizes[number + 1] > shard_bytes:
+            if row > first:
+                slices.append(replace(file, start=first, end=row, slice_bytes=size))
+            first, size = row, 0
+    return slices if len(slices) > 1 else [file]
 
 
 def _is_plain(path: str) -> bool:

@@ -60,7 +60,7 @@ def collect_into(
     """Collect into a folder of shards; no source is refused for what is in it. What was made of the same files before
     is taken from the folder `kept`, and what is made is kept there."""
     plans = plan_shards(config)
-    raw_bytes = sum((file.end - file.start) or file.size for plan in plans for file in plan.files)
+    raw_bytes = sum(file.bytes for plan in plans for file in plan.files)
     free_bytes_check(out.dir, raw_bytes, "collecting")
     context.reporter.decide(
         f"{_many(len(plans), 'shard')} from {_many(len(config.sources), 'source')}, {raw_bytes / 1e6:,.1f} MB raw",

@@ -16,7 +16,8 @@ BATCH_ROWS = 256
 
 
 def read_parquet(file: SourceFile, source: SourceConfig) -> Iterator[Item]:
-    """Rows of a file. `Record.position` and `Bad.offset` are row numbers, from 0."""
+    """Rows of a file, or of the slice of it from row `start` to `end`, whole row groups. `Record.position` and
+    `Bad.offset` are row numbers in the file, from 0."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -28,7 +29,7 @@ def read_parquet(file: SourceFile, source: SourceConfig) -> Iterator[Item]:
     with table:
         names = set(table.schema_arrow.names)
         columns = [name for name in table.schema_arrow.names if source.keep_rows or name in _wanted(source)]
-        total = table.metadata.num_rows
+        total = file.end - file.start if file.end else table.metadata.num_rows
         if source.text_field not in names:
             have = ", ".join(table.schema_arrow.names[:8])
             yield Bad(Reason.MISSING_FIELD, f"no column {source.text_field!r}; it has {have}", records=total)
@@ -38,6 +39,9 @@ def read_parquet(file: SourceFile, source: SourceConfig) -> Iterator[Item]:
         row = 0
         for group in range(table.num_row_groups):
             end = row + table.metadata.row_group(group).num_rows
+            if file.end and not file.start <= row < file.end:
+                row = end
+                continue
             try:
                 for batch in table.iter_batches(BATCH_ROWS, row_groups=[group], columns=columns):
                     for values in _rows(batch):
