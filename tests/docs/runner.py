@@ -29,7 +29,7 @@ NEEDS_A_SHELL = re.compile(r"[|<>&;$`?~]")
 INTO_A_FILE = re.compile(r" > ([\w.-]+)$")
 QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
 FILE_NAME = re.compile(r"# ([\w.-]+\.yaml)\n")
-PORTS = ("8080", "8000", "9100", "9094")
+PORTS = ("8080", "8000", "9100", "9095")
 """Ports the pages use; each page gets free ones in their place."""
 
 

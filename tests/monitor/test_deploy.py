@@ -6,17 +6,22 @@ import json
 import re
 import shutil
 import subprocess
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from headwater.cli import alerts as alerts_verb
+from headwater.cli import exporter as exporter_verb
+from headwater.monitor.alerts import PORT as BRIDGE_PORT
 from headwater.monitor.alerts_rules import DETECTORS, RULES
 from headwater.monitor.alerts_words import CHINESE
 from headwater.monitor.config import PrometheusConfig
 from headwater.monitor.deploy_files import Places, files, main
 from headwater.monitor.endpoints import META
+from headwater.monitor.exporter import PORT as EXPORTER_PORT
 from headwater.monitor.grafana import BOARDS, NEEDS, Board, Chart, Query, _filled, queries
 from headwater.monitor.live_metrics import exposed
 from headwater.monitor.registry import METRICS
@@ -117,6 +122,8 @@ def test_the_jobs_and_ports_are_the_documented_ones() -> None:
     jobs = {job["job_name"]: job["static_configs"][0]["targets"] for job in config["scrape_configs"]}
     assert jobs == {"training_metrics": ["trainer:8000"], "gpu_metrics": ["gpu-exporter:9100"]}
     assert PrometheusConfig().port == 8000
+    defaults = {verb: signature(verb.command).parameters["port"].default for verb in (exporter_verb, alerts_verb)}
+    assert defaults == {exporter_verb: EXPORTER_PORT, alerts_verb: BRIDGE_PORT}
     compose = yaml.safe_load((DEPLOY / "docker-compose.yml").read_text())
     services = compose["services"]
     hosts = {place.split(":")[0] for place in vars(Places()).values() if ":" in place}

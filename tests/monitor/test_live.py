@@ -113,7 +113,8 @@ def _start(folder: Path, world: World, stack: ExitStack) -> Watched:
     )  # fmt: skip
     start(*headwater, "exporter", "--port", str(ports["exporter"]), "--targets", targets)
     messages, robot = _robot(stack)
-    start(*headwater, "alerts", "--port", str(ports["bridge"]), env={"HEADWATER_SLACK_WEBHOOK": robot})
+    chats = {f"HEADWATER_{name}_WEBHOOK": f"{robot}{name}" for name in ("SLACK", "FEISHU", "DINGTALK")}
+    start(*headwater, "alerts", "--port", str(ports["bridge"]), env={**chats, "HEADWATER_FEISHU_SECRET": "s"})
     places = {name: f"127.0.0.1:{port}" for name, port in ports.items()}
     write(folder, Places(**places, targets=str(targets)))
     _hurry(folder)
@@ -132,9 +133,11 @@ def _robot(stack: ExitStack) -> tuple[list[dict[str, Any]], str]:
 
     class Robot(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            messages.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            messages.append({"place": self.path[1:].lower(), **body})
             self.send_response(200)
             self.end_headers()
+            self.wfile.write(b'{"code": 0, "errcode": 0}')
 
         def log_message(self, *_: object) -> None:
             pass
@@ -225,9 +228,16 @@ def test_a_run_that_is_named_twice_is_scraped_once(watched: Watched) -> None:
 def test_a_detectors_finding_reaches_the_chat(watched: Watched) -> None:
     alert, _, summary = DETECTORS["slow_data"]
     until(lambda: watched.series(f'ALERTS{{alertname="{alert}", alertstate="firing"}}'), "alert in Prometheus")
-    until(lambda: [one for one in watched.messages if alert in one["text"]], "message")
-    text = next(one["text"] for one in watched.messages if alert in one["text"])
-    assert f"🟡 {alert}: run {RUN_NAME}: {summary}" in text
+    wanted = f"🟡 {alert}: run {RUN_NAME}: {summary} (since "
+    for place in ("slack", "feishu", "dingtalk"):
+        told = until(lambda place=place: _told(watched, place, wanted), f"message at {place}")
+        assert ("sign" in told) == (place == "feishu")
+
+
+def _told(watched: Watched, place: str, words: str) -> dict[str, Any] | None:
+    """The message at a place that has these words."""
+    said = (one for one in list(watched.messages) if one["place"] == place)
+    return next((one for one in said if words in json.dumps(one, ensure_ascii=False)), None)
 
 
 def test_a_killed_run_is_seen_as_down_until_it_starts_again(watched: Watched) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def command(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=1, max=65535, help="Port for Alertmanager's webhook.")] = 9094,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port for Alertmanager's webhook.")] = 9095,
     language: Annotated[str, typer.Option(help="Language of the messages: en or zh.")] = "en",
     test: Annotated[bool, typer.Option("--test", help="Send a message to every place now, and end.")] = False,
     json_: Json = False,

@@ -35,7 +35,9 @@ from headwater.monitor.alerts_formats import (
 )
 from headwater.monitor.alerts_words import Language
 
-PORT = 9094
+PORT = 9095
+"""Beside Alertmanager, which has 9093 and 9094 itself."""
+
 TOKEN = "HEADWATER_ALERTS_TOKEN"
 PLACES = ("slack", "feishu", "dingtalk")
 LARGEST_REQUEST = 1 << 20

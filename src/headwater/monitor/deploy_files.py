@@ -5,7 +5,7 @@ or the folder itself:
 
     python -m headwater.monitor.deploy_files                                    # deploy/ as it is in the repository
     python -m headwater.monitor.deploy_files --out here --trainer localhost:8000 --exporter localhost:9100 \\
-        --alertmanager localhost:9093 --bridge localhost:9094 --targets workspace/runs/prometheus-targets
+        --alertmanager localhost:9093 --bridge localhost:9095 --targets workspace/runs/prometheus-targets
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any
 import yaml
 
 from headwater.core.files import atomic_write
+from headwater.monitor.alerts import PORT as BRIDGE_PORT
 from headwater.monitor.alerts_rules import MACHINE_JOB, TRAINING_JOB, rule_groups
 from headwater.monitor.config import PrometheusConfig
 from headwater.monitor.exporter import PORT as EXPORTER_PORT
@@ -39,7 +40,7 @@ class Places:
     trainer: str = f"trainer:{TRAINER_PORT}"
     exporter: str = f"gpu-exporter:{EXPORTER_PORT}"
     alertmanager: str = "alertmanager:9093"
-    bridge: str = "alerts:9094"
+    bridge: str = f"alerts:{BRIDGE_PORT}"
     prometheus: str = "prometheus:9090"
     targets: str = "/var/lib/headwater/targets"
 
