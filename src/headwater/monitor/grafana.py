@@ -142,7 +142,7 @@ TRAINING: tuple[tuple[str, tuple[Chart, ...]], ...] = (
         Chart("Parts of a step", "seconds", (
             Query("<data_wait_seconds>{@}", "{{run}} waiting for data"),
             Query("<forward_backward_seconds>{@}", "{{run}} forward and backward"),
-            Query("<communication_seconds>{@}", "{{run}} of it waiting for other ranks"),
+            Query("<communication_seconds>{@}", "{{run}} waiting for other ranks"),
             Query("<optimizer_seconds>{@}", "{{run}} optimizer"),
             Query("<monitor_seconds>{@}", "{{run}} sampling"),
             Query("<checkpoint_seconds>{@}", "{{run}} checkpoint"),

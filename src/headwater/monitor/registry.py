@@ -89,7 +89,7 @@ METRICS: dict[str, Metric] = _declare(
            "one process, null on GPUs, where it overlaps with the work"),
     Metric("monitor_seconds", "llm_monitor_seconds", "gauge", "seconds", "Sampling",
            "Time of the step spent on figures of parameters and heads; only in steps that are sampled"),
-    Metric("productive_seconds", "llm_productive_seconds_total", "counter", "seconds", "Productive time",
+    Metric("productive_seconds", "llm_productive_seconds", "gauge", "seconds", "Productive time",
            "Time since the start of the run in steps that count: without waiting for data, without steps that were "
            "skipped or are trained again"),
     Metric("goodput", "llm_goodput_ratio", "gauge", "ratio", "Goodput",
