@@ -53,6 +53,7 @@ CONFIG: dict[str, Any] = {
     "optimizer": {"lr": 3e-3},
     "schedule": {"name": "constant", "warmup_steps": 20},
     "validation": {"every": 100_000, "windows_per_domain": 2},
+    "recovery": {"enabled": False},  # a detector's word is counted, not what is done about it
     "dry_run": False,
     "deterministic": False,
 }

@@ -81,7 +81,7 @@ FAULTS: dict[str, Any] = {
     "slow_steps": from_step(400, "step_seconds", lambda seconds, _: 2 * seconds),
     "low_gpu_utilisation": from_step(1, "gpu_util", lambda *_: 0.3),
     "gradient_vanishing": from_step(400, "grad_norm", lambda norm, _: norm * 1e-9),
-    "gradient_explosion": from_step(400, "grad_norm", lambda norm, _: norm * 100, 400),
+    "gradient_explosion": from_step(400, "grad_norm", lambda norm, _: norm * 1000, 400),
 }
 ACCOMPANIED = {"not_converging", "oscillation"}
 """A loss that never falls is a plateau too, and one that swings has peaks."""

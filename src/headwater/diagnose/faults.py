@@ -190,8 +190,9 @@ class NotANumber(Fault):
     def gradients(self, trainer: Trainer) -> None:
         parameters = trainer.module.parameters
         name = self.parameter or self.random.choice(sorted(parameters))
-        if name in parameters and parameters[name].grad is not None:
-            flat = local(parameters[name].grad).view(-1)
+        gradient = parameters[name].grad if name in parameters else None
+        if gradient is not None:
+            flat = local(gradient).view(-1)
             flat[self.random.randrange(flat.numel())] = self.random.choice((float("nan"), float("inf")))
 
 

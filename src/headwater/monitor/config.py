@@ -63,7 +63,7 @@ class DetectorsConfig(Section):
     grad_norm_low: float = field(1e-7, kind="operational", ge=0)
     """Gradient norms below this for 20 steps vanish."""
 
-    no_convergence_steps: int = field(200, kind="operational", ge=41, unit="steps")
+    no_convergence_steps: int = field(180, kind="operational", ge=41, unit="steps")
     """After so many steps at half the peak learning rate or above, the loss must be 2 % below where it began, and below
     what token frequencies alone explain or still falling."""
 

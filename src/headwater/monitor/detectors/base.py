@@ -37,9 +37,12 @@ class Alert:
 
 
 class Detector(Protocol):
-    """A state machine over figures."""
+    """A state machine over figures. `finds` says what, `within` how soon after the first wrong step, both with the
+    usual thresholds: the documentation's table."""
 
     name: str
+    finds: str
+    within: str
 
     def observe(self, step: int, figures: Figures) -> Alert | None: ...
 

@@ -26,6 +26,8 @@ class SlowData:
     """More than `share` of the step spent waiting for data, in the median of `steps` steps."""
 
     name = "slow_data"
+    finds = "more than 30 % of the step spent waiting for data"
+    within = "20 steps"
 
     def __init__(self, share: float = 0.3, steps: int = 20) -> None:
         self._share = share
@@ -57,6 +59,8 @@ class SlowSteps:
     change by a tenth (a batch that grows, another phase), the usual is learned anew."""
 
     name = "slow_steps"
+    finds = "steps 1.5 times as long as usual"
+    within = "20 steps and 20 seconds"
 
     def __init__(self, ratio: float = 1.5, steps: int = 20, window: int = 256, lasting: float = 20.0) -> None:
         self._ratio, self._lasting = ratio, lasting
@@ -121,6 +125,8 @@ class SlowRank:
     own is below `score` in `samples` samples running. 0.7 is the default threshold of NVIDIA's resiliency extension."""
 
     name = "slow_rank"
+    finds = "a rank whose own work takes 1.4 times as long as the others'"
+    within = "3 exchanges: 30 steps"
 
     def __init__(self, score: float = 0.7, samples: int = 3) -> None:
         self._score, self._samples = score, samples
@@ -169,6 +175,8 @@ class MemoryCreep:
     steps do not count: caches and optimizer state appear in them."""
 
     name = "memory_creep"
+    finds = "memory that grows by 3 % in 120 steps, steadily"
+    within = "120 steps, after the first 40"
 
     def __init__(self, window: int = 120, ratio: float = 0.03, settle: int = 40) -> None:
         self._values: deque[float] = deque(maxlen=window)
@@ -208,6 +216,8 @@ class MemoryNearLimit:
     """Memory above `ratio` of what the device has."""
 
     name = "memory_near_limit"
+    finds = "memory above 95 % of the device's"
+    within = "the step itself"
 
     def __init__(self, ratio: float = 0.95) -> None:
         self._ratio = ratio
@@ -232,6 +242,8 @@ class OldCheckpoint:
     the run counts in (`checkpoint_age_*` and `checkpoint_every_*`, in `steps` or `seconds`)."""
 
     name = "old_checkpoint"
+    finds = "no new checkpoint for 2.5 times as long as asked"
+    within = "2.5 intervals"
 
     def __init__(self, ratio: float = 2.5) -> None:
         self._ratio = ratio
@@ -259,6 +271,8 @@ class DiskNearFull:
     """Where checkpoints are written there is no room for another one (`disk_free_bytes`, `checkpoint_bytes`)."""
 
     name = "disk_near_full"
+    finds = "a disk without room for the next checkpoint"
+    within = "20 steps"
 
     def __init__(self, checkpoints: float = 1.2) -> None:
         self._checkpoints = checkpoints

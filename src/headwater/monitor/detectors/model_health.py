@@ -44,6 +44,8 @@ class DeadHeads(_Named):
     its possible range (Zhai et al. 2023, arXiv 2303.06296), in `samples` samples running."""
 
     name = "dead_heads"
+    finds = "attention heads without output, or that look at single tokens"
+    within = "3 samples: 150 steps"
 
     def __init__(self, activity: float = 0.01, entropy: float = 0.05, samples: int = 3) -> None:
         super().__init__(samples)
@@ -64,6 +66,8 @@ class TensorGradients(_Named):
     """Gradient norms of single parameters: above `high` at once, below `low` in `samples` samples running."""
 
     name = "tensor_gradients"
+    finds = "single parameters with gradient norms above 1e5 or below 1e-7"
+    within = "1 sample above, 3 samples below: 150 steps"
 
     def __init__(self, high: float = 1e5, low: float = 1e-7, samples: int = 3) -> None:
         super().__init__(samples)
@@ -90,6 +94,8 @@ class NoUpdates(_Named):
     ones can be meant), or the middle one by less than `share` of what is usual at that learning rate (`lr_share`)."""
 
     name = "no_updates"
+    finds = "weights that stand still, or move a hundredth of what the learning rate asks for"
+    within = "5 steps; 2 samples: 100 steps"
 
     def __init__(self, low: float = 1e-9, share: float = 0.01, samples: int = 2, steps: int = 5) -> None:
         super().__init__(samples)
@@ -137,6 +143,8 @@ class ChangedWeights:
     code that writes into them. Every bit counts, at the step itself; only a state from before is good."""
 
     name = "changed_weights"
+    finds = "weights that are not, bit by bit, what the last update left"
+    within = "the step itself"
 
     def observe(self, step: int, figures: Figures) -> Alert | None:
         names = figures.get("changed_weights")

@@ -31,6 +31,8 @@ class Plateau:
     """
 
     name = "plateau"
+    finds = "a loss that no longer falls"
+    within = "200 steps while a run is young, then a doubling of its steps"
 
     def __init__(
         self, after: int = 300, window: int = 200, ratio: float = 0.003, sample: int = 50, lr_share: float = 0.3

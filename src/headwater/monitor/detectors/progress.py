@@ -25,8 +25,10 @@ class NoConvergence:
     which need not learn that much."""
 
     name = "no_convergence"
+    finds = "a loss near where it began, or no lower than token frequencies explain"
+    within = "180 steps from half of the peak rate on; 240 for token frequencies"
 
-    def __init__(self, after: int = 200, ratio: float = 0.02, sample: int = 20, flat: int = 140) -> None:
+    def __init__(self, after: int = 180, ratio: float = 0.02, sample: int = 20, flat: int = 140) -> None:
         self._after, self._ratio, self._sample = after, ratio, sample
         self._first: list[float] = []
         self._last: deque[float] = deque(maxlen=max(flat, 3 * sample))
@@ -81,6 +83,8 @@ class SlowDivergence:
     """The median of the last `window` losses is `ratio` above the lowest such median: creeping up, without a spike."""
 
     name = "divergence"
+    finds = "a median loss 5 % above its lowest, without a spike"
+    within = "64 steps after it is so far up"
 
     def __init__(self, window: int = 64, ratio: float = 0.05, least: float = 0.05) -> None:
         self._values: deque[float] = deque(maxlen=window)
@@ -131,6 +135,8 @@ class Oscillation:
     """
 
     name = "oscillation"
+    finds = "a loss that swings three times as widely as before"
+    within = "100 steps"
 
     def __init__(self, ratio: float = 3.0, least: float = 0.02, steps: int = 16, local: int = 16) -> None:
         self._ratio, self._least = ratio, least

@@ -31,6 +31,8 @@ class LossSpike:
     """
 
     name = "loss_spike"
+    finds = "a loss six robust deviations, and 0.1 nats, above its level"
+    within = "the step itself"
 
     def __init__(
         self,
@@ -101,6 +103,8 @@ class MovingAverageRule:
     accepted."""
 
     name = "moving_average"
+    finds = "a loss 1.5 times its average over 100 accepted steps"
+    within = "the step itself"
 
     def __init__(
         self, window: int = 100, factor: float = 1.5, least: float = 0.1, warm_up: int = 10, patience: int = 32
@@ -142,6 +146,8 @@ class NonFinite:
     """NaN or infinity in loss or gradient; the first tensor that has it, where it is known."""
 
     name = "non_finite"
+    finds = "NaN or infinity in the loss or the gradient, with the first parameter that has it"
+    within = "the step itself, before its update"
 
     def observe(self, step: int, figures: Figures) -> Alert | None:
         bad = [key for key in ("loss", "grad_norm") if _not_finite(figures.get(key))]
@@ -168,16 +174,18 @@ def _not_finite(value: Any) -> bool:
 class GradientExplosion:
     """Gradient norm above `limit`, or `score` robust standard deviations and `ratio` times above its recent median (of
     logarithms: norms spread by factors): `burst` times at once, or in `often` of the last eight steps. Single norms of
-    up to twelve times the usual come in healthy runs, where a step's few documents ask for the same thing."""
+    thirty times the usual come in healthy runs, where a step's few documents ask for the same thing."""
 
     name = "gradient_explosion"
+    finds = "a gradient norm above 1e5 or 100 times the usual, or five times the usual in 4 of 8 steps"
+    within = "the step itself, or 4 steps"
 
     def __init__(
         self,
         window: int = 128,
         score: float = 8.0,
         ratio: float = 5.0,
-        burst: float = 25.0,
+        burst: float = 100.0,
         often: int = 4,
         limit: float = 1e5,
         warm_up: int = 32,
@@ -226,6 +234,8 @@ class GradientVanishing:
     """Gradient norm below `limit`, or a thousandth of its usual size, for `steps` steps."""
 
     name = "gradient_vanishing"
+    finds = "a gradient norm below 1e-7, or a thousandth of the usual"
+    within = "20 steps"
 
     def __init__(self, limit: float = 1e-7, ratio: float = 1e-3, steps: int = 20, window: int = 256) -> None:
         self._limit, self._ratio = limit, ratio
