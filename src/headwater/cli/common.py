@@ -149,7 +149,7 @@ def run_path(target: Path, workspace: Path | None, overrides: Sequence[str]) -> 
     newest = newest_run(target)
     if newest is None:
         raise InputError(
-            "no run is here: there is no run.json, no metrics.jsonl, and none in a folder runs",
+            "no training run here: run.json is missing, and so are metrics.jsonl and runs in a folder `runs`",
             where=str(target),
             mend="give the folder of a run, or a workspace",
         )

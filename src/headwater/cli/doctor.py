@@ -7,11 +7,13 @@ from typing import Annotated
 
 import typer
 
-from headwater.cli.common import Debug, Json, Set, Workspace, finish, is_recipe, make_reporter, refuse
+from headwater.cli.common import Debug, Json, Set, Workspace, finish, make_reporter, refuse, run_path
 
 
 def command(
-    target: Annotated[Path, typer.Argument(help="A run's folder, or a recipe.", show_default=False)],
+    target: Annotated[
+        Path, typer.Argument(help="A run's folder, a workspace (its newest run), or a recipe.", show_default=False)
+    ],
     step: Annotated[
         int | None, typer.Option(help="Do this step again and say whose fault it was.", show_default=False)
     ] = None,
@@ -30,15 +32,9 @@ def command(
     the data, the state or the hardware. Exit code 0: nothing wrong is seen; 1: something is.
     """
     from headwater.diagnose import diagnose, diagnosis_text
-    from headwater.pipeline.status import run_of
     from headwater.train.run_folder import RunFolder
 
-    if is_recipe(target):
-        run = run_of(target, set_ or (), workspace)
-    else:
-        refuse("--set", bool(set_), "changes a recipe, and none is given")
-        refuse("--workspace", workspace is not None, "goes with a recipe; a run's folder lies in its workspace")
-        run = RunFolder.open(target)
+    run = RunFolder.open(run_path(target, workspace, set_ or ()))
     if step is not None:
         from headwater.diagnose.autopsy import autopsy_of, autopsy_text
         from headwater.diagnose.replaying import replay_step

@@ -7,11 +7,13 @@ from typing import Annotated
 
 import typer
 
-from headwater.cli.common import Debug, Json, Set, Workspace, finish, is_recipe, refuse
+from headwater.cli.common import Debug, Json, Set, Workspace, finish, run_path
 
 
 def command(
-    target: Annotated[Path, typer.Argument(help="A run's folder, or a recipe.", show_default=False)],
+    target: Annotated[
+        Path, typer.Argument(help="A run's folder, a workspace (its newest run), or a recipe.", show_default=False)
+    ],
     step: Annotated[int | None, typer.Option(help="Name the documents of this step.", show_default=False)] = None,
     document: Annotated[
         str | None, typer.Option(help="Name the steps that read the document with this id.", show_default=False)
@@ -25,15 +27,9 @@ def command(
     debug: Debug = False,
 ) -> None:
     """Name the documents of a training step, or the steps that read a document; nothing is scanned."""
-    from headwater.pipeline.status import run_of
     from headwater.pipeline.tracing import trace, trace_text
     from headwater.train.run_folder import RunFolder
 
-    if is_recipe(target):
-        run = run_of(target, set_ or (), workspace)
-    else:
-        refuse("--set", bool(set_), "changes a recipe, and none is given")
-        refuse("--workspace", workspace is not None, "goes with a recipe; a run's folder lies in its workspace")
-        run = RunFolder.open(target)
+    run = RunFolder.open(run_path(target, workspace, set_ or ()))
     facts = trace(run, step=step, document=document, dataset=dataset)
     finish(facts, trace_text(facts), as_json=json_)
