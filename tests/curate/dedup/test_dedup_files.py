@@ -14,7 +14,7 @@ import pytest
 import zstandard
 
 from headwater.core.errors import InputError
-from headwater.curate.dedup import engine, files, runs
+from headwater.curate.dedup import buckets, engine, files, runs
 from headwater.curate.dedup.files import dedup_files
 from headwater.curate.dedup.settings import DedupSettings
 from tests.conftest import Killer, RunCli, cli_command
@@ -98,9 +98,9 @@ def test_memory_bounds_do_not_change_the_outcome(tmp_path: Path, monkeypatch: py
     path = write_texts(tmp_path / "in.jsonl", near_duplicates(16))
     methods = DedupSettings(methods=("exact", "minhash", "simhash", "ngram"))
     dedup_files([path], tmp_path / "a", settings=methods)
-    monkeypatch.setattr(runs.RunStore.__init__, "__defaults__", (runs.RunStore.__init__.__defaults__[0], 16))
-    monkeypatch.setattr(runs.RunStore.sorted, "__defaults__", (40,))
-    monkeypatch.setattr(runs, "RUN_PAIRS", 1)
+    for name, pairs in (("RUN_PAIRS", 16), ("MOST_RUN_PAIRS", 16), ("PART_PAIRS", 40), ("MOST_PART_PAIRS", 40)):
+        monkeypatch.setattr(runs, name, pairs)
+    monkeypatch.setattr(buckets, "HELD_MEMBERS", 1)
     monkeypatch.setattr(files, "BATCH_ROWS", 7)
     monkeypatch.setattr(engine, "COMPARE_PAIRS", 3)
     dedup_files([path], tmp_path / "b", settings=methods)

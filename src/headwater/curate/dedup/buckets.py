@@ -15,9 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headwater.core.files import disk_errors
-from headwater.curate.dedup.runs import RUN_PAIRS, Pairs
+from headwater.curate.dedup.runs import Pairs
 
 CHUNK_MEMBERS = 1 << 20
+HELD_MEMBERS = 1 << 14
+"""A band with fewer members stays in memory."""
 
 Chunk = tuple[NDArray[np.int64], NDArray[np.uint32]]
 """(starts [buckets + 1], members [starts[-1]])"""
@@ -84,7 +86,7 @@ class Buckets:
         return made
 
     def _append(self, starts: NDArray[np.int64], members: NDArray[np.uint32]) -> None:
-        if members.size < RUN_PAIRS and not self._sizes and not self._held:
+        if members.size < HELD_MEMBERS and not self._sizes and not self._held:
             self._held.append((starts, members))
             return
         with disk_errors(self.path), open(self.path, "ab") as file:

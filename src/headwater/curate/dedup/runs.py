@@ -1,6 +1,6 @@
 """Keys on disk: pairs of a 64-bit key and a value, in several bands, given in any order and read back by key.
 
-Pairs are held until `run_pairs` of them are there, then each band's are sorted and appended to its file as one run.
+Pairs are held until a run's worth of them is there, then each band's are sorted and appended to its file as one run.
 Reading takes one range of keys at a time out of all runs, so memory does not grow with the number of pairs. Nothing
 is written as long as all fits into one run.
 
@@ -19,9 +19,11 @@ from numpy.typing import NDArray
 
 from headwater.core.files import disk_errors
 
-RUN_PAIRS = 1 << 16
-PART_PAIRS = 1 << 21
-"""Pairs of one key range read at a time, about 40 bytes of memory each."""
+RUN_PAIRS, MOST_RUN_PAIRS = 1 << 14, 1 << 18
+"""Pairs held before they are written: one in 64 of all, so that neither memory nor the number of runs grows."""
+
+PART_PAIRS, MOST_PART_PAIRS = 1 << 15, 1 << 21
+"""Pairs of one key range read at a time, about 40 bytes of memory each: one in 64 of all."""
 
 Pairs = tuple[NDArray[np.uint64], NDArray[Any]]
 
@@ -29,7 +31,7 @@ Pairs = tuple[NDArray[np.uint64], NDArray[Any]]
 class RunStore:
     """Pairs (uint64 key, value of `dtype`) in `bands` bands, files BAND.runs in `folder`."""
 
-    def __init__(self, folder: Path, bands: int, dtype: type = np.uint32, run_pairs: int = RUN_PAIRS) -> None:
+    def __init__(self, folder: Path, bands: int, dtype: type = np.uint32, run_pairs: int = 0) -> None:
         self.folder, self.bands, self.dtype, self.run_pairs = folder, bands, np.dtype(dtype), run_pairs
         self.pairs = 0
         self._keys = np.empty((bands, 0), np.uint64)
@@ -45,7 +47,7 @@ class RunStore:
         self._waiting.append((keys, values))
         self._held += values.size
         self.pairs += values.size
-        if self._held >= self.run_pairs:
+        if self._held >= (self.run_pairs or _share(self.pairs, RUN_PAIRS, MOST_RUN_PAIRS)):
             self._write()
 
     def _gather(self) -> None:
@@ -85,17 +87,22 @@ class RunStore:
             runs.append((self._keys[band][order], self._values[order]))
         return runs
 
-    def sorted(self, band: int, part_pairs: int = PART_PAIRS) -> Iterator[Pairs]:
+    def sorted(self, band: int) -> Iterator[Pairs]:
         """Pairs in order of keys, a range of keys at a time, so that equal keys come together; the order of pairs with
         the same key is not fixed."""
-        yield from merged(self._open(band), part_pairs)
+        yield from merged(self._open(band))
 
     def drop(self, band: int) -> None:
         """Forget a band's file; call when the band has been read for the last time."""
         self._path(band).unlink(missing_ok=True)
 
 
-def merged(runs: Sequence[Pairs], part_pairs: int = PART_PAIRS, bases: Sequence[int] = ()) -> Iterator[Pairs]:
+def _share(pairs: int, least: int, most: int) -> int:
+    """One in 64 of the pairs, within limits."""
+    return min(max(pairs >> 6, least), most)
+
+
+def merged(runs: Sequence[Pairs], bases: Sequence[int] = ()) -> Iterator[Pairs]:
     """The pairs of several runs, each in order of keys, as one sequence in order of keys, a range of keys at a time;
     equal keys come together, in no fixed order of values. `bases` are added to the values of each run."""
     shifts = [np.uint64(base) for base in bases] or [np.uint64(0)] * len(runs)
@@ -104,7 +111,8 @@ def merged(runs: Sequence[Pairs], part_pairs: int = PART_PAIRS, bases: Sequence[
         runs, shifts = [runs[number] for number in full], [shifts[number] for number in full]
         lowest = min(int(keys[0]) for keys, _ in runs)
         highest = max(int(keys[-1]) for keys, _ in runs)
-        parts = max(1, -(-sum(keys.size for keys, _ in runs) // part_pairs))
+        total = sum(keys.size for keys, _ in runs)
+        parts = max(1, -(-total // _share(total, PART_PAIRS, MOST_PART_PAIRS)))
         before = [0] * len(runs)
         for part in range(1, parts + 1):
             border = highest if part == parts else lowest + (highest - lowest) * part // parts
