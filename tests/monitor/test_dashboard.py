@@ -66,7 +66,7 @@ def ask_json(server: DashboardServer, path: str) -> Any:
 def test_runs_and_their_figures_are_answered(server: DashboardServer) -> None:
     runs = ask_json(server, "/api/runs")
     assert {run["name"]: run["status"]["state"] for run in runs} == {"first": "finished", "第二": "stopped"}
-    first = next(run["id"] for run in runs if run["name"] == "first")
+    first = id_of(server, "first")
     view = ask_json(server, f"/api/view?run={first}")
     assert view["status"]["step"] == 300
     zoomed = ask_json(server, f"/api/view?run={first}&from=100&to=120&points=100")
@@ -74,6 +74,10 @@ def test_runs_and_their_figures_are_answered(server: DashboardServer) -> None:
     assert loss["s"] == list(range(100, 121))
     heat = ask_json(server, f"/api/heat?run={first}&metric=head_entropy")
     assert heat["rows"][0]["kind"] == "head 0"
+
+
+def id_of(server: DashboardServer, name: str) -> str:
+    return str(next(run["id"] for run in ask_json(server, "/api/runs") if run["name"] == name))
 
 
 def test_a_run_that_begins_later_appears_and_grows(tmp_path: Path) -> None:
@@ -89,7 +93,7 @@ def test_a_run_that_begins_later_appears_and_grows(tmp_path: Path) -> None:
                 record.append({"step": step, "loss": 3.0 / step})
                 (found,) = ask_json(one, "/api/runs")
                 assert found["status"]["step"] == step  # before anything but the end of its record is read
-                versions.append(ask_json(one, "/api/view?run=0")["version"])
+                versions.append(ask_json(one, f"/api/view?run={id_of(one, 'late')}")["version"])
                 (found,) = ask_json(one, "/api/runs")
                 assert (found["status"]["step"], found["version"]) == (step, versions[-1])
         assert versions[0] != versions[1]
@@ -112,7 +116,7 @@ def test_nothing_else_is_served(server: DashboardServer, path: str) -> None:
 
 def test_a_question_that_makes_no_sense_is_refused(server: DashboardServer) -> None:
     for query in ("points=many", "from=a&to=b", "from=1e999&to=nan&points=-5"):
-        assert ask(server, f"/api/view?run=0&{query}")[0] in (200, 400)
+        assert ask(server, f"/api/view?run={id_of(server, 'first')}&{query}")[0] in (200, 400)
     for method in ("POST", "PUT", "DELETE", "OPTIONS", "TRACE"):
         assert ask(server, "/api/runs", method)[0] == 501
     assert ask(server, "/", "HEAD")[2] == b""
@@ -144,7 +148,7 @@ def test_other_sites_cannot_read_along(server: DashboardServer) -> None:
 
 
 def test_long_answers_are_packed_where_the_browser_can(server: DashboardServer) -> None:
-    _, headers, body = ask(server, "/api/view?run=0", Accept_Encoding="gzip, br")
+    _, headers, body = ask(server, f"/api/view?run={id_of(server, 'first')}", Accept_Encoding="gzip, br")
     assert headers["Content-Encoding"] == "gzip"
     assert json.loads(gzip.decompress(body))["panels"]
 

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from headwater.core.locks import FolderLock
 from headwater.monitor import MetricsRecord, cut_after
+from headwater.monitor.tensor_series import TENSOR_METRICS
 from headwater.monitor.web import RunList, RunReader
-from headwater.monitor.web.columns import Columns
+from headwater.monitor.web.columns import LEFT_TO_MAPS, Columns
 from headwater.monitor.web.events import happenings
 from headwater.monitor.web.heat import split_name
 from headwater.monitor.web.thin import extremes, means
@@ -270,6 +271,10 @@ def test_a_figure_nobody_foresaw_gets_a_chart(tmp_path: Path) -> None:
     view = read(tmp_path)
     assert lines_of(view, "own-my_figure")["my_figure"]["y"][-1] == 12
     assert set(lines_of(view, "own-by_name")) == {"甲", "b"}
+
+
+def test_what_the_record_has_only_the_extremes_of_is_left_to_the_heat_maps() -> None:
+    assert set(TENSOR_METRICS.values()) == LEFT_TO_MAPS
 
 
 @pytest.mark.parametrize(

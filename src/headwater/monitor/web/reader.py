@@ -94,6 +94,7 @@ class RunReader:
                     self._rows[name] = []
                 for rows in batches:
                     self._rows[name] += rows
+            del self._rows["samples"][:-SAMPLES_SHOWN]
             self._texts = {name: self._text(name) for name in ("run.json", "final.json", "stopped.json", "recipe.yaml")}
             self._seen = seen
             self._version += 1
@@ -286,7 +287,7 @@ class RunReader:
         """Pieces of text the model wrote, the newest last."""
         return [
             {"step": number(row.get("step")), "prompt": str(row.get("prompt", "")), "text": str(row.get("text", ""))}
-            for row in self._rows["samples"][-SAMPLES_SHOWN:]
+            for row in self._rows["samples"]
         ]
 
     def _notes(self, back: int, events: int) -> list[str]:

@@ -2,11 +2,12 @@
 
 In: workspaces and run folders. Out: readers by a short id, which is all that a browser ever says about a path.
 
-    RunList([Path("workspace")]).readers()      # {"0": RunReader, ...}
+    RunList([Path("workspace")]).readers()      # {"8f3c...": RunReader, ...}
 """
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -53,7 +54,8 @@ class RunList:
 
     def _add(self, path: Path, root: Path) -> None:
         if path not in self._readers:
-            self._ids[str(len(self._ids))] = path
+            # The same in every session, so that an address with runs in it can be kept.
+            self._ids[hashlib.sha256(str(path.resolve()).encode(errors="surrogateescape")).hexdigest()[:12]] = path
             self._readers[path] = RunReader(path, root)
 
 

@@ -1,7 +1,7 @@
 """The dashboard's server: pages and figures of runs over HTTP, to this machine alone unless told otherwise.
 
 In: a `RunList`. Out: `GET /` (the page), its script and style, `GET /api/...` (JSON). Nothing is written, no path comes
-from a browser (runs go by number), and only requests that name this very server are answered, so that a page of
+from a browser (runs go by an id), and only requests that name this very server are answered, so that a page of
 another site cannot read along. On an address that others reach, a secret in the URL is asked for.
 
     with DashboardServer(RunList([Path("workspace")]), port=0) as server: print(server.url); server.serve()
@@ -82,14 +82,14 @@ class DashboardServer(ThreadingHTTPServer):
         )
 
     def serve(self) -> None:
-        """Answer until `stop` is called or Ctrl-C comes. Records are read ahead, so that the first page is quick."""
+        """Answer until `shutdown` is called or Ctrl-C comes."""
         threading.Thread(target=self._read_ahead, daemon=True).start()
         self.serve_forever(poll_interval=0.1)
 
     def _read_ahead(self) -> None:
-        readers = self.runs.readers()
-        for run in _list_of_runs(self.runs):
-            readers[run["id"]].refresh()
+        """The run that a page shows first is read before it is asked for."""
+        for run in _list_of_runs(self.runs)[:1]:
+            self.runs.readers()[run["id"]].refresh()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A browser that went away in the middle of an answer is nothing to speak of."""
@@ -194,7 +194,7 @@ def _list_of_runs(runs: RunList) -> list[dict[str, Any]]:
         # Nothing waits for a long record that has not been read yet and may not be looked at.
         seen = reader.refresh() if reader.version else 0
         found.append({"id": key, "version": seen, **(reader.summary() if seen else reader.peek())})
-    return sorted(found, key=lambda run: (str(run["created"]), int(run["id"])), reverse=True)
+    return sorted(found, key=lambda run: (str(run["created"]), str(run["name"])), reverse=True)
 
 
 def _view(reader: RunReader, query: Query) -> Any:

@@ -91,6 +91,7 @@ function startDashboard() {
     if ("axis" in parts) remember();
     if ("span" in parts) refresh();
   });
+  if (location.search) remember(); // a secret does not stay in the address bar
   refresh();
   setInterval(() => document.hidden || refresh(), EVERY);
   document.addEventListener("visibilitychange", () => document.hidden || refresh());
