@@ -284,7 +284,7 @@ def test_the_page_on_alerts_lists_every_rule() -> None:
 def test_targets_of_exporters_are_told_from_runs_by_the_label_that_publishes_them() -> None:
     config = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())
     for job in config["scrape_configs"]:
-        assert job["relabel_configs"][0]["source_labels"] == [f"{META}name"]
+        assert job["relabel_configs"][0]["source_labels"] == [f"{META}kind"]
 
 
 def test_a_board_with_a_metric_that_no_row_names_shows_it_in_a_row_of_its_own() -> None:

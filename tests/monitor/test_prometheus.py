@@ -111,16 +111,28 @@ def test_the_target_of_a_killed_run_goes_with_the_next_start(tmp_path: Path) -> 
 import os
 from pathlib import Path
 from headwater.monitor.endpoints import publish_target
-publish_target(Path({str(folder)!r}), "killed", "127.0.0.1:1")
+publish_target(Path({str(folder)!r}), "run", "killed", "127.0.0.1:1")
 os.kill(os.getpid(), 9)
 """
     subprocess.run([sys.executable, "-c", code], check=False)
-    assert len(list(folder.glob("killed-*.json"))) == 1
-    mine = publish_target(folder, "mine", "127.0.0.1:2")
+    assert len(list(folder.glob("run-killed-*.json"))) == 1
+    mine = publish_target(folder, "run", "mine", "127.0.0.1:2")
     assert sorted(path.name for path in folder.iterdir()) == sorted(["broken.json", "by-hand.json", mine.name])
     assert sweep_targets(folder) == []
     withdraw_target(mine)
     assert not mine.exists()
+
+
+def test_a_run_that_goes_on_elsewhere_has_one_target_and_its_namesake_another(tmp_path: Path) -> None:
+    before = publish_target(tmp_path, "run", "quickstart 速成", "node-a:8000", known_by="one")
+    text = before.read_text().replace(socket.gethostname(), "node-a")
+    before.write_text(text)  # as another machine wrote it
+    again = publish_target(tmp_path, "run", "quickstart 速成", "node-b:8000", known_by="one")
+    other = publish_target(tmp_path, "run", "quickstart 速成", "node-b:8001", known_by="another")
+    assert again == before
+    assert sorted(targets(tmp_path)) == ["node-b:8000", "node-b:8001"]
+    withdraw_target(other)
+    assert targets(tmp_path) == ["node-b:8000"]
 
 
 def test_figures_of_any_kind_leave_the_answer_readable(run: Path) -> None:

@@ -24,6 +24,7 @@ from headwater.core.files import atomic_write
 from headwater.monitor.alerts import PORT as BRIDGE_PORT
 from headwater.monitor.alerts_rules import MACHINE_JOB, TRAINING_JOB, rule_groups
 from headwater.monitor.config import PrometheusConfig
+from headwater.monitor.endpoints import META
 from headwater.monitor.exporter import PORT as EXPORTER_PORT
 from headwater.monitor.grafana import dashboards
 
@@ -95,7 +96,7 @@ def prometheus_config(places: Places) -> dict[str, Any]:
             },
             {
                 "job_name": MACHINE_JOB,
-                "static_configs": [{"targets": [places.exporter], "labels": {"__meta_headwater_name": "exporter"}}],
+                "static_configs": [{"targets": [places.exporter], "labels": {f"{META}kind": "exporter"}}],
                 "file_sd_configs": [{"files": [f"{places.targets}/*.json"], "refresh_interval": "15s"}],
                 "relabel_configs": [_of_kind("keep", "exporter")],
             },
@@ -215,7 +216,7 @@ def _common(places: Places) -> dict[str, Any]:
 
 
 def _of_kind(action: str, name: str) -> dict[str, Any]:
-    return {"source_labels": ["__meta_headwater_name"], "action": action, "regex": name}
+    return {"source_labels": [f"{META}kind"], "action": action, "regex": name}
 
 
 def write(out: Path, places: Places | None = None) -> list[Path]:

@@ -5,7 +5,7 @@ target file is one JSON file a process in a folder that several runs share (Prom
 processes that are gone are removed by whoever publishes next.
 
     server = MetricsServer([collector], "127.0.0.1", 8000, where="monitor.prometheus", warn=print)
-    target = publish_target(Path("runs/prometheus-targets"), "run-1", server.target)
+    target = publish_target(Path("runs/prometheus-targets"), "run", "run-1", server.target)
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import socket
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from headwater.core.errors import UserError
 from headwater.core.files import atomic_write
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 PORTS_TRIED = 50
 META = "__meta_headwater_"
 """Prefix of the labels that say whose a target is; Prometheus drops `__meta_` labels after discovery."""
+
+Kind = Literal["run", "exporter"]
 
 EVERYWHERE = ("", "0.0.0.0", "::")
 
@@ -83,19 +85,18 @@ def _joined(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def publish_target(folder: Path, name: str, target: str) -> Path:
+def publish_target(folder: Path, kind: Kind, name: str, target: str, *, known_by: str = "") -> Path:
     """Write the target file of this process, after removing those of processes of this machine that are gone.
 
-    `name` tells it from others: of the same name on one machine there is one file. DiskSpaceError, OSError as writing
-    does.
+    `known_by` tells it from others of that kind and name: of one kind, name and `known_by` there is one file, whichever
+    machine wrote it before. DiskSpaceError, OSError as writing does.
     """
     folder.mkdir(parents=True, exist_ok=True)
     sweep_targets(folder)
-    owner = {"name": name, **_this_process()}
-    readable = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:80] or "run"
-    mark = hashlib.sha256(f"{name}\0{machine_id()}".encode("utf-8", "surrogateescape")).hexdigest()[:8]
-    path = folder / f"{readable}-{mark}.json"
-    labels = {f"{META}{key}": value for key, value in owner.items()}
+    readable = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:80] or "unnamed"
+    mark = hashlib.sha256(f"{name}\0{known_by}".encode("utf-8", "surrogateescape")).hexdigest()[:8]
+    path = folder / f"{kind}-{readable}-{mark}.json"
+    labels = {f"{META}{key}": value for key, value in {"kind": kind, "name": name, **_this_process()}.items()}
     atomic_write(path, pretty_json([{"targets": [target], "labels": labels}]))
     return path
 

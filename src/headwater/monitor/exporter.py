@@ -9,6 +9,7 @@ In: the machine, read at each scrape. Out: `http://HOST:9100/metrics` for Promet
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -48,7 +49,10 @@ class Exporter:
         collector = MachineCollector(paths, dcgm)
         self._server = MetricsServer([collector], host, port, where="--port", warn=warn)
         self.port, self.url = self._server.port, self._server.url
-        self._target = publish_target(targets, "exporter", self._server.target) if targets is not None else None
+        self._target: Path | None = None
+        if targets is not None:
+            machine, port = socket.gethostname(), str(self.port)
+            self._target = publish_target(targets, "exporter", machine, self._server.target, known_by=port)
 
     def close(self) -> None:
         if self._target is not None:

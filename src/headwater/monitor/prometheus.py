@@ -67,7 +67,9 @@ class PrometheusSink:
         folder = Path(config.targets).expanduser() if config.targets else run_dir.absolute().parent / TARGETS
         try:
             atomic_write(self._endpoints, pretty_json({"metrics": self.url}))
-            self._target = publish_target(folder, str(run_dir.absolute()), self._server.target)
+            # A run has one writer, wherever it goes on; another's in a folder of that path began at another time.
+            known_by = f"{run_dir.absolute()} {_record(run_dir).get('created', '')}"
+            self._target = publish_target(folder, "run", run_id, self._server.target, known_by=known_by)
         except (OSError, DiskSpaceError) as error:
             warn(f"metrics are served at {self.url}, but nothing could be written that says so: {error}")
 
@@ -127,12 +129,20 @@ class _RunCollector:
 
     def _facts(self) -> dict[str, Any]:
         """From `run.json`; nothing while it is not there."""
-        try:
-            record = parse_json((self._run_dir / "run.json").read_bytes())
-            info = {str(record.get("dataset", "")): {str(record.get("created", "")): {__version__: 1}}}
-            return {"run_info": info, "steps_planned": record.get("steps")}
-        except (OSError, ValueError, AttributeError):
+        record = _record(self._run_dir)
+        if not record:
             return {}
+        info = {str(record.get("dataset", "")): {str(record.get("created", "")): {__version__: 1}}}
+        return {"run_info": info, "steps_planned": record.get("steps")}
+
+
+def _record(run_dir: Path) -> dict[str, Any]:
+    """`run.json`; {} where it is missing or cannot be read."""
+    try:
+        record = parse_json((run_dir / "run.json").read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return record if isinstance(record, dict) else {}
 
 
 def family(metric: Metric, value: Any, **constant: str) -> Iterator[core.Metric]:
