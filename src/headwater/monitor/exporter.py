@@ -51,8 +51,9 @@ class Exporter:
         self.port, self.url = self._server.port, self._server.url
         self._target: Path | None = None
         if targets is not None:
-            machine, port = socket.gethostname(), str(self.port)
-            self._target = publish_target(targets, "exporter", machine, self._server.target, known_by=port)
+            self._target = publish_target(
+                targets, "exporter", socket.gethostname(), self._server.target, known_by=str(self.port)
+            )
 
     def close(self) -> None:
         if self._target is not None:
