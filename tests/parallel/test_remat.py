@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
+import weakref
 from typing import Any
 
 import pytest
@@ -131,6 +133,24 @@ def test_what_stays_in_memory_falls_in_the_expected_order() -> None:
     whole = sizes["none"] - sizes["full"]
     assert sizes["none"] - sizes["every second layer"] == pytest.approx(whole / 2, rel=0.05)
     assert sizes["none"] - sizes["the first layer"] == pytest.approx(whole / 4, rel=0.05)
+
+
+@pytest.mark.usefixtures("counted")
+@pytest.mark.parametrize("split", [False, True])
+def test_kept_results_go_with_the_graph_and_not_with_the_garbage_collector(split: bool) -> None:
+    decoder = model("selective", split=split)
+    gc.disable()
+    try:
+        hidden = decoder(*batch())
+        kept = [weakref.ref(entry.val) for one in KEPT for places in one.values() for entry in places.values()
+                if hasattr(entry, "val")]  # fmt: skip
+        assert len(kept) > 20
+        KEPT.clear()
+        hidden.sum().backward()
+        del hidden
+        assert [reference() for reference in kept if reference() is not None] == []
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("way", ["selective per operation", "selective attention", "full"])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +18,7 @@ from headwater.model import ModelConfig
 from headwater.parallel.config import ParallelConfig
 from headwater.simulate.allocator import reserved
 from headwater.simulate.flight import FlightReport, fly, simulated_micro_batches
-from headwater.simulate.rank import Flight
+from headwater.simulate.rank import Flight, Module
 from headwater.train.config import TrainConfig
 
 MODEL = ModelConfig(
@@ -83,6 +85,44 @@ def test_the_schedule_is_what_was_run(three_dimensions: FlightReport) -> None:
     assert 0.05 < three_dimensions.timeline.bubble < 0.4
     assert "rank 1" in three_dimensions.timeline.svg()
     assert len(three_dimensions.timeline.ascii(80).splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        {"dp_shard": 8, "zero_stage": 1, "tp": 2, "pp": 2},
+        {"dp_shard": 4, "zero_stage": 1, "pp": 2, "schedule": "interleaved_1f1b", "virtual_stages": 4},
+        {"dp_replicate": 4, "pp": 2, "schedule": "zbv", "virtual_stages": 2},
+        {"tp": 2, "pp": 2, "schedule": "interleaved_zero_bubble", "virtual_stages": 2},
+    ],
+)
+def test_micro_batches_that_are_done_again_leave_what_running_them_leaves(layout: dict[str, object]) -> None:
+    """Every byte of memory, in order (so what an allocator reserves), every message and product, of a whole step."""
+    selective = flight().config.model_copy(update={"activation_checkpointing": "selective"})
+    deep = MODEL.model_copy(update={"num_hidden_layers": 8})
+    short = replace(flight(rows=8, **layout), config=selective, model=deep)
+    again = fly(short, ranks=[0], jobs=1, most=8).ranks[0]
+    whole = fly(replace(short, repeat=False), ranks=[0], jobs=1, most=8).ranks[0]
+    assert again.repeated > 0
+    assert whole.repeated == 0
+    apart = {"seconds": 0.0, "cpu_seconds": 0.0, "operations": 0, "repeated": 0}
+    assert replace(again, **apart) == replace(whole, **apart)
+    assert again.operations == pytest.approx(whole.operations, rel=0.01)
+
+
+def test_micro_batches_that_differ_are_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stage that keeps more of its third micro-batch than of the second."""
+    kept: list[torch.Tensor] = []
+    real = Module._hidden
+
+    def keeping(self: Module, stage: Any, stream: torch.Tensor, own: Any) -> torch.Tensor:
+        kept.append(torch.empty(1000 * len(kept) ** 2))
+        return real(self, stage, stream, own)
+
+    monkeypatch.setattr(Module, "_hidden", keeping)
+    report = fly(flight(pp=2, dp_replicate=2), ranks=[0], jobs=1, most=8)
+    assert report.ranks[0].repeated == 0
+    assert report.ranks[0].allocated_bytes > 4000 * 49
 
 
 def test_zero_3_holds_less_and_sends_more_than_zero_1() -> None:

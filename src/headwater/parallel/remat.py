@@ -84,8 +84,17 @@ def _is_partial_sum(result: Any) -> bool:
     return isinstance(result, Tensor) and _PartialSums.depth > 0
 
 
+class _Note:
+    """What `_Kept` tells its places. An object of its own, so that none refers back: kept results go with the graph,
+    not with the garbage collector's next round."""
+
+    def __init__(self, *, reused: bool) -> None:
+        self.reused = reused
+        self.unread: _Unread | None = None
+
+
 class _Kept(dict[Any, Any]):
-    """Kept results, by operation and place. `unread`: what to put down for the operation whose policy was just asked.
+    """Kept results, by operation and place.
 
     Where a backward pass goes through a graph more than once (`reused`), results stay for the passes that follow:
     PyTorch marks each as used up when a pass takes it. All of them go when the graph goes.
@@ -93,10 +102,10 @@ class _Kept(dict[Any, Any]):
 
     def __init__(self, *, reused: bool) -> None:
         super().__init__()
-        self.reused, self.unread = reused, None
+        self._note = _Note(reused=reused)
 
     def __missing__(self, operation: Any) -> dict[int, Any]:
-        self[operation] = places = _Places(self)
+        self[operation] = places = _Places(self._note)
         return places
 
     def policy(self, context: Any, operation: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
@@ -104,19 +113,19 @@ class _Kept(dict[Any, Any]):
         if not (name in _KEPT_NAMES or name.startswith(_OWN_NAMESPACE)):
             return CheckpointPolicy.PREFER_RECOMPUTE
         if _is_partial_sum(context.op_output):
-            self.unread = _Unread(context.op_output)
+            self._note.unread = _Unread(context.op_output)
             return CheckpointPolicy.PREFER_RECOMPUTE
         return CheckpointPolicy.MUST_SAVE
 
 
 class _Places(dict[int, Any]):
-    def __init__(self, kept: _Kept) -> None:
+    def __init__(self, note: _Note) -> None:
         super().__init__()
-        self._kept = kept
+        self._note = note
 
     def __setitem__(self, place: int, value: Any) -> None:
-        unread, self._kept.unread = self._kept.unread, None
-        if place not in self or not self._kept.reused:
+        unread, self._note.unread = self._note.unread, None
+        if place not in self or not self._note.reused:
             super().__setitem__(place, value if unread is None else unread)
 
 

@@ -13,7 +13,7 @@ it was made, until somebody who knows better says so (`mark`).
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -28,6 +28,9 @@ done again included, and passes on; batch: tokens and their like."""
 
 _BLOCK = 512
 
+Event = tuple[str, int, int, str]
+"""(take | give | mark, serial number of a piece of memory, bytes, kind) for those who repeat it."""
+
 
 class Ledger:
     """See the module."""
@@ -40,8 +43,11 @@ class Ledger:
         self.at_peak = dict(self.held)
         self.events: list[tuple[int, int]] = []
         """(serial number, bytes) of every allocation, (serial number, 0) of every release, in order."""
+        self.journal: list[Event] | None = None
+        """What happens is also written down here, if it is a list."""
+        self.serial = 0
+        """The next piece's number."""
         self._known: dict[int, tuple[weakref.ref[Any], int, str, int]] = {}
-        self._serial = 0
 
     @contextmanager
     def during(self, kind: str) -> Iterator[None]:
@@ -67,6 +73,33 @@ class Ledger:
             self.held[before] -= size
             self.held[kind] += size
             self._known[storage._cdata] = (reference, size, kind, serial)
+            if self.journal is not None and size:
+                self.journal.append(("mark", serial, size, kind))
+
+    def serial_of(self, tensor: Tensor | None) -> int | None:
+        """The number of a tensor's memory; None for no tensor."""
+        return None if tensor is None else self._known[tensor.untyped_storage()._cdata][3]
+
+    def any_alive(self, serials: Iterable[int]) -> bool:
+        """Whether one of these pieces is still held."""
+        wanted = set(serials)
+        return any(serial in wanted for _, size, _, serial in self._known.values() if size)
+
+    def take(self, size: int, kind: str) -> int:
+        """Memory without a tensor: its number."""
+        serial = self.serial
+        self.serial += 1
+        self._grow(serial, size, kind)
+        return serial
+
+    def give(self, serial: int, size: int, kind: str) -> None:
+        """Give back what `take` took."""
+        self._shrink(serial, size, kind)
+
+    def move(self, size: int, before: str, kind: str) -> None:
+        """Memory that `take` took is of another kind."""
+        self.held[before] -= size
+        self.held[kind] += size
 
     def start_again(self) -> None:
         """Forget the peak so far."""
@@ -74,8 +107,8 @@ class Ledger:
 
     def _add(self, storage: Any, kind: str) -> None:
         size = -(-storage.nbytes() // _BLOCK) * _BLOCK
-        key, serial = storage._cdata, self._serial
-        self._serial += 1
+        key, serial = storage._cdata, self.serial
+        self.serial += 1
         self._known[key] = (weakref.ref(storage, lambda _: self._gone(key, serial)), size, kind, serial)
         self._grow(serial, size, kind)
 
@@ -83,6 +116,8 @@ class Ledger:
         if not size:
             return
         self.events.append((serial, size))
+        if self.journal is not None:
+            self.journal.append(("take", serial, size, kind))
         self.now += size
         self.held[kind] += size
         if self.now > self.peak:
@@ -97,6 +132,8 @@ class Ledger:
     def _shrink(self, serial: int, size: int, kind: str) -> None:
         if size:
             self.events.append((serial, 0))
+            if self.journal is not None:
+                self.journal.append(("give", serial, size, kind))
             self.now -= size
             self.held[kind] -= size
 

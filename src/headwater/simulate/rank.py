@@ -16,7 +16,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
@@ -34,6 +34,7 @@ from headwater.parallel.mesh import Mesh, build_mesh
 from headwater.parallel.precision import Precision
 from headwater.simulate.allocator import reserved
 from headwater.simulate.ledger import Ledger
+from headwater.simulate.repeat import NotAlike, Repeats
 from headwater.simulate.tensors import Recorder
 from headwater.simulate.traffic import STEP, Flow, Traffic
 from headwater.train.batch import Batch
@@ -46,7 +47,8 @@ _CPU = torch.device("cpu")
 @dataclass(frozen=True)
 class Flight:
     """What is simulated: `rows` samples of `seq_len` tokens a step and data-parallel rank. `gpu`: memory is counted as
-    on a GPU, whose attention keeps no probabilities and whose loss takes larger chunks than a CPU's."""
+    on a GPU, whose attention keeps no probabilities and whose loss takes larger chunks than a CPU's. `repeat`: a
+    pipeline's micro-batches after the third are done again rather than run (`headwater.simulate.repeat`)."""
 
     model: ModelConfig
     config: TrainConfig
@@ -56,6 +58,7 @@ class Flight:
     rows: int
     seq_len: int
     gpu: bool = True
+    repeat: bool = True
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,8 @@ class Action:
 
 @dataclass(frozen=True)
 class RankReport:
-    """What the simulation of a rank found; bytes. `rows`: samples that were run (see `headwater.simulate.flight`)."""
+    """What the simulation of a rank found; bytes. `rows`: samples that were run (see `headwater.simulate.flight`);
+    `operations` of all of them, `repeated`: passes of stages that were done again instead of run."""
 
     rank: int
     place: str
@@ -86,6 +90,7 @@ class RankReport:
     actions: list[Action]
     rows: int
     operations: int
+    repeated: int
     seconds: float
     cpu_seconds: float
     outcome: dict[str, float] = field(default_factory=dict)
@@ -99,7 +104,7 @@ class _Rows(Batch):
         return self.tokens.numel()
 
 
-class _Module(TrainModule):
+class Module(TrainModule):
     """The trainer's module, which tells the ledger what it is doing."""
 
     ledger: Ledger
@@ -137,7 +142,11 @@ def simulate_rank(flight: Flight, rank: int) -> RankReport:
     if flight.parallel.ranks > 1:
         environment.start(world, _CPU, backend="fake")
     try:
-        return _simulate(flight, build_mesh(flight.parallel, _CPU), started)
+        mesh = build_mesh(flight.parallel, _CPU)
+        try:
+            return _simulate(flight, mesh, started)
+        except NotAlike:
+            return _simulate(replace(flight, repeat=False), mesh, started)
     finally:
         environment.stop()
 
@@ -155,14 +164,15 @@ def _simulate(flight: Flight, mesh: Mesh, started: float) -> RankReport:
             for stage in stages:
                 stage.to_empty(device=_CPU)
         with ledger.during("other"):
-            module = _Module(stages, config, mesh=mesh, precision=flight.precision, micro_batch=flight.micro_batch)
+            module = Module(stages, config, mesh=mesh, precision=flight.precision, micro_batch=flight.micro_batch)
         module.ledger, module.begin = ledger, lambda rows: None
         with ledger.during("batch"):
             tokens = torch.zeros(flight.rows, flight.seq_len, dtype=torch.int64)
             batch = _Rows(tokens, tokens)
         _as_after_a_step(module, ledger)
         ledger.start_again()
-        with _watched_stages(ledger, traffic, actions, module), _watched_averages(module, ledger):
+        repeats = Repeats(ledger, traffic, recorder) if flight.repeat else None
+        with _watched_stages(ledger, traffic, actions, module, repeats), _watched_averages(module, ledger):
             outcome = module.train_step(1, batch, lr_factor=1.0)
         after = dict(ledger.held)
         report = RankReport(
@@ -183,6 +193,7 @@ def _simulate(flight: Flight, mesh: Mesh, started: float) -> RankReport:
             actions=actions,
             rows=flight.rows,
             operations=recorder.operations,
+            repeated=repeats.repeated if repeats is not None else 0,
             seconds=time.perf_counter() - started,
             cpu_seconds=time.process_time() - cpu,
             outcome={"clip_factor": outcome.clip_factor},
@@ -248,7 +259,9 @@ def _watched_averages(module: TrainModule, ledger: Ledger) -> Iterator[None]:
 
 
 @contextmanager
-def _watched_stages(ledger: Ledger, traffic: Traffic, actions: list[Action], module: TrainModule) -> Iterator[None]:
+def _watched_stages(
+    ledger: Ledger, traffic: Traffic, actions: list[Action], module: TrainModule, repeats: Repeats | None
+) -> Iterator[None]:
     """Write down what each pipeline stage does and when; without a pipeline, the rank's only stage and each of its
     micro-batches."""
     methods = {
@@ -265,7 +278,9 @@ def _watched_stages(ledger: Ledger, traffic: Traffic, actions: list[Action], mod
             before = traffic.flops
             traffic.at = chunk
             try:
-                return original(self, chunk, *args, **kwargs)
+                if repeats is None:
+                    return original(self, chunk, *args, **kwargs)
+                return repeats.run(kind(kwargs), original, self, chunk, args, kwargs)
             finally:
                 traffic.at = STEP
                 actions.append(Action(kind(kwargs), self.stage_index, chunk, traffic.flops - before))
