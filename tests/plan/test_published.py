@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
+import io
 import json
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from headwater.core.errors import InputError
 from headwater.plan.cases import NAMES
 from headwater.plan.coefficients import load, raw
 from headwater.plan.evaluate import COLUMNS, evaluate, main, spearman
-from headwater.plan.published import measured_throughput, prepare, read_table
+from headwater.plan.hardware import accelerator
+from headwater.plan.published import NEEDED, measured_throughput, prepare, read_table
 from headwater.plan.rows import build, predict
 
 
@@ -163,3 +170,65 @@ def test_blanks_in_any_column_leave_a_finite_prediction_or_a_reason() -> None:
     assert (throughput > 0).all()
     assert all(row.skipped for row in table.skipped)
     assert len(table.rows) + len(table.skipped) == 150
+
+
+ODD = ("", "0", "-1", "nan", "inf", "abc", "1e99", "2.5", "None", "N/A", "1,024", "8x", "full", "TPUv4", "T4", "bf16")
+
+
+@given(
+    changes=st.lists(
+        st.tuples(st.integers(0, 11), st.sampled_from(sorted(read_table()[0])), st.sampled_from(ODD)), max_size=25
+    ),
+    dropped=st.sets(st.sampled_from(sorted(set(read_table()[0]) - NEEDED)), max_size=12),
+)
+@settings(max_examples=25, deadline=None)
+@pytest.mark.filterwarnings("error")
+def test_odd_cells_and_missing_columns_are_predicted_or_skipped_with_a_reason(
+    changes: list[tuple[int, str, str]], dropped: set[str]
+) -> None:
+    rows = [dict(row) for row in read_table()[::60][:12]]
+    for place, column, value in changes:
+        rows[place][column] = value
+    kept = [name for name in rows[0] if name not in dropped]
+    with tempfile.TemporaryDirectory() as folder:
+        path, out = Path(folder) / "odd.csv", Path(folder) / "rows.csv"
+        with path.open("w", newline="") as handle:
+            writer = csv.DictWriter(handle, [*kept, "comment"], extrasaction="ignore", restval="x")
+            writer.writeheader()
+            writer.writerows(rows)
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as said:
+            code = main([str(path), "--json", "--rows", str(out)])
+        if code:
+            assert (code, "none of 12 rows can be predicted" in said.getvalue()) == (2, True)
+            return
+        with out.open() as handle:
+            lines = list(csv.DictReader(handle))
+    assert len(lines) == 12
+    assert all(line["skipped"] or float(line["predicted_tokens_per_s_per_gpu"]) > 0 for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("NVIDIA H100 80GB HBM3", "h100-80gb"),
+        ("NVIDIA A100-SXM4-40GB", "a100-40gb"),
+        ("A100 80GB PCIe", "a100-pcie-80gb"),
+        ("Tesla V100-SXM2-32GB", "v100-32gb"),
+        ("NVIDIA H20", "h20-96gb"),
+        ("GB200 NVL72", "gb200-186gb"),
+        ("AMD Instinct MI250X", "mi250x-64gb"),
+        ("MI300X-192GB", "mi300x-192gb"),
+        ("TPU v4", "tpu-v4"),
+        ("Ascend 910B", "ascend-910b"),
+        ("Ascend910C", "ascend-910c"),
+        ("RTX 4090", "rtx4090-24gb"),
+        ("Gaudi 3", "gaudi3-128gb"),
+    ],
+)
+def test_a_part_is_found_however_its_name_is_spelt(name: str, part: str) -> None:
+    assert accelerator(name).name == part
+
+
+def test_a_part_of_another_size_is_not_taken_for_it() -> None:
+    with pytest.raises(InputError, match="unknown accelerator"):
+        accelerator("H100 64GB")

@@ -125,13 +125,31 @@ def _aliases() -> dict[str, str]:
     return table
 
 
+_MAKERS = re.compile(r"\b(nvidia|amd|instinct|tesla|geforce|google|huawei|cloud|intel|habana|hpu)\b")
+_BOARDS = re.compile(r"-(sxm|hgx|dgx|nvl|hbm)\d*[a-z]?(?=-|$)")
+_MEMORY = re.compile(r"-(\d+)-?gi?b(?=-|$)")
+
+
+def _spellings(name: str) -> list[str]:
+    """Ways to look a name up, as it is first: without its maker, board and punctuation, its memory at the end."""
+    key = re.sub(r"[\s_/()-]+", "-", _MAKERS.sub("", name.strip().lower())).strip("-")
+    plain = _BOARDS.sub("", key)
+    size = _MEMORY.search(plain)
+    last = [_MEMORY.sub("", plain) + f"-{size.group(1)}gb"] if size else []
+    return [key, plain, *last]
+
+
 def accelerator(name: str) -> Accelerator:
-    """Look a part up by name or alias, case-blind; InputError with the nearest names when unknown."""
-    key = name.strip().lower().replace("_", "-")
+    """Look a part up by name or alias, however it is spelt; InputError with the nearest names when unknown."""
     table = _aliases()
-    for spelling in (key, re.sub(r"-(sxm|hgx|dgx|nvl)\d*(?=-|$)", "", key)):
-        if spelling in table:
-            return catalogue()[table[spelling]]
+    closed = {alias.replace("-", ""): part for alias, part in table.items()}
+    for spelling in _spellings(name):
+        if spelling in table or spelling.replace("-", "") in closed:
+            return catalogue()[table.get(spelling) or closed[spelling.replace("-", "")]]
+    key = _spellings(name)[0]
+    size, short = _MEMORY.search(key), _MEMORY.sub("", _BOARDS.sub("", key)).replace("-", "")
+    if size and short in closed and catalogue()[closed[short]].memory_bytes == float(size.group(1)) * 2.0**30:
+        return catalogue()[closed[short]]
     near = difflib.get_close_matches(key, table, n=3, cutoff=0.5)
     hint = f"did you mean {', '.join(near)}?" if near else f"known: {', '.join(sorted(catalogue()))}"
     raise InputError(f"unknown accelerator {name!r}", where="gpu", mend=f"{hint} or describe it in a cluster file")

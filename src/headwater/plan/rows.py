@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from headwater.core.errors import InputError
+
 from .cases import Cases, stack, take
 from .coefficients import Coefficients
 from .intervals import features
@@ -36,7 +38,7 @@ class Table:
     def scored(self) -> np.ndarray:
         """Dense rows of grade A or B with a measured throughput."""
         good = [not row.moe and row.row["grade"] in ("A", "B") for row in self.rows]
-        return np.array(good) & np.isfinite(self.measured)
+        return np.array(good, dtype=bool) & np.isfinite(self.measured)
 
     @property
     def moe(self) -> np.ndarray:
@@ -54,9 +56,17 @@ class Predictions:
 
 
 def build(rows: Sequence[Row], siblings: Sequence[Row]) -> Table:
-    """Prepare rows; a row that cannot be predicted goes to `skipped` with its reason."""
+    """Prepare rows; a row that cannot be predicted goes to `skipped` with its reason. InputError if none can."""
     prepared = [prepare(row, siblings) for row in rows]
     kept = [row for row in prepared if row.variants]
+    if not kept:
+        reasons = list(dict.fromkeys(row.skipped for row in prepared))
+        more = f", and {len(reasons) - 3} more" if len(reasons) > 3 else ""
+        raise InputError(
+            f"none of {len(rows)} rows can be predicted: {'; '.join(reasons[:3])}{more}",
+            where="table",
+            mend="a row needs a GPU, n_gpus, tp, pp, dp, hidden, layers or params_b, seq and global_batch",
+        )
     flat = [variant for row in kept for variant in row.variants]
     owner = np.repeat(np.arange(len(kept)), [len(row.variants) for row in kept])
     cases = stack(flat)
