@@ -218,6 +218,30 @@ def test_lines_of_another_file_are_told_and_left_out(tmp_path: Path) -> None:
     assert any("lines 51, 52, 103" in note and "another kind of file" in note for note in diagnosis.notes)
 
 
+@pytest.mark.parametrize(
+    ("detector", "symptom"),
+    [
+        ("out_of_memory", "out_of_memory"),
+        ("overflow", "overflow"),
+        ("changed_weights", "hardware"),
+        ("disk_full", "disk"),
+        ("hang", "stalled"),
+        ("slow_rank", "slow_steps"),
+        ("dead_heads", "heads"),
+        ("no_updates", "no_updates"),
+        ("old_checkpoint", "old_checkpoint"),
+        ("tensor_gradients", "gradient_vanishing"),
+    ],
+)
+def test_what_the_trainer_said_is_told_with_a_remedy(tmp_path: Path, detector: str, symptom: str) -> None:
+    alert = {"event": "alert", "detector": detector, "severity": "critical", "step": 90, "message": "so it was"}
+    diagnosis = diagnose(write(tmp_path / "run", rows_of(100), [{**alert, "time": START}, {"event": "interrupted"}]))
+    (found,) = diagnosis.findings
+    assert (found.symptom, found.severity, found.evidence) == (symptom, "critical", ("step 90: so it was",))
+    assert found.causes
+    assert any(remedy.sets for remedy in found.remedies)
+
+
 def test_a_gpu_that_nobody_measured_is_told(tmp_path: Path) -> None:
     rows = rows_of(100)
     for row in rows:

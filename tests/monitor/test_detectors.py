@@ -123,6 +123,70 @@ def test_a_loss_that_stays_that_of_a_guess_is_found_and_a_trained_model_is_not()
     assert "no_convergence" not in {alert.detector for alert in observe(rows)}
 
 
+def test_a_plateau_early_in_a_run_is_found_within_its_window() -> None:
+    for seed in range(4):
+        rows = clean_run(400, seed)
+        stuck(rows, at=180)
+        found = [alert for alert in observe(rows) if alert.detector == "plateau"]
+        assert 180 < found[0].step <= 380, f"seed {seed}: {found}"
+        assert found[0].onset > 100
+
+
+def test_only_frequencies_learned_is_told_from_a_model_that_rests_there() -> None:
+    for shuffled in (True, False):
+        rows, draw = clean_run(300, 3), random.Random(5)
+        for age, row in enumerate(rows):
+            rests = 6.4 if shuffled or age < 200 else 6.4 - 0.004 * (age - 200)
+            row["loss"] = max(rests, 9.2 - 0.05 * age) + 0.05 * draw.gauss(0, 1)
+            row |= {"unigram_loss": 6.35, "lr_share": min(1.0, age / 20)}
+        found = [alert.step for alert in observe(rows) if alert.detector == "no_convergence"]
+        assert found == ([250] if shuffled else [])  # half of the rate at step 11, and 240 steps
+
+
+def test_a_planned_change_is_no_fault() -> None:
+    rows = clean_run(900, 4, tails=6)
+    for row in rows[500:]:
+        row |= {"loss": row["loss"] + 1.2, "phase": "another mixture"}
+    assert observe(rows) == []
+    rows[540]["loss"] += 2
+    assert ("loss_spike", 541) in {(alert.detector, alert.step) for alert in observe(rows)}
+
+
+def test_one_odd_gradient_is_no_explosion_and_a_row_of_them_is() -> None:
+    rows = clean_run(700, 4)
+    rows[500]["grad_norm"] *= 25
+    assert observe(rows) == []
+    for row in rows[600:606]:
+        row["grad_norm"] *= 25
+    (alert,) = observe(rows)
+    assert (alert.detector, alert.step, alert.onset) == ("gradient_explosion", 604, 601)
+
+
+def test_updates_that_leave_weights_as_they_were_are_found_in_five_steps() -> None:
+    rows = clean_run(500, 4)
+    for row in rows[400:]:
+        row["weights_moved"] = False
+    (alert,) = observe(rows)
+    assert (alert.detector, alert.step, alert.onset) == ("no_updates", 405, 400)
+
+
+def test_small_updates_at_a_small_rate_are_no_fault() -> None:
+    rows = clean_run(900, 4)
+    for age, row in enumerate(rows):
+        row["lr_share"] = max(1e-4, 1 - age / 800)
+        row |= {key: {n: v * row["lr_share"] for n, v in row[key].items()} for key in ("update_ratio",) if key in row}
+    assert observe(rows) == []
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 8])
+def test_a_slow_rank_is_compared_with_the_others(ranks: int) -> None:
+    rows = clean_run(60, 1)
+    for row in rows:
+        row["rank_seconds"] = [0.3] * (ranks - 1) + [0.5]
+    alerts = [alert for alert in observe(rows) if alert.detector == "slow_rank"]
+    assert [(alert.step, alert.evidence["rank"]) for alert in alerts] == [(3, ranks - 1)]
+
+
 def test_a_spike_does_not_hide_the_next_one_and_a_burst_is_said_once() -> None:
     rows = clean_run(700, 1)
     rows[599]["loss"] *= 20

@@ -64,7 +64,7 @@ class NoConvergence:
             self._done = True
         third = len(recent) // 3
         flat = median(recent[-third:]) > (1 - self._ratio) * median(recent[:third])
-        if not flat or now < (1 - 0.75 * self._ratio) * unigram:
+        if not flat or now < (1 - 0.1 * self._ratio) * unigram:
             return None
         self._done = True
         message = f"loss {now:.3f} after {self._seen} steps: token frequencies alone explain {unigram:.3f}"
