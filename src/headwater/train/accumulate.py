@@ -30,7 +30,10 @@ Forward = Callable[[Model, Batch], CrossEntropy]
 
 class Executor(Protocol):
     """How the micro-batches of a step are run. Sums are float64 (float32 on MPS), this rank's own: 0 where the loss
-    is made by another pipeline stage, and the same on all tensor-parallel ranks."""
+    is made by another pipeline stage, and the same on all tensor-parallel ranks. `micro_batch`: rows of one forward
+    pass, which may change from step to step."""
+
+    micro_batch: int
 
     def run(self, batch: Batch, divisor: float) -> Tensor:
         """Forward and backward of the loss's sum over `divisor`; gradients are complete afterwards. [nats, weighted
@@ -44,20 +47,20 @@ class Accumulator:
     """See the module."""
 
     def __init__(self, stage: Model, forward: Forward, mesh: Mesh, *, micro_batch: int) -> None:
-        self._stage, self._forward, self._mesh, self._micro_batch = stage, forward, mesh, micro_batch
+        self._stage, self._forward, self._mesh, self.micro_batch = stage, forward, mesh, micro_batch
 
     def run(self, batch: Batch, divisor: float) -> Tensor:
         device = self._mesh.device
         sums = torch.zeros(2 + domain_count(batch), dtype=wide_dtype(device), device=device)
-        for start in range(0, batch.rows, self._micro_batch):
-            last = start + self._micro_batch >= batch.rows
+        for start in range(0, batch.rows, self.micro_batch):
+            last = start + self.micro_batch >= batch.rows
             before_micro_batch(
                 self._stage,
                 last=last,
                 sync=last or self._mesh.config.reduces_every_micro_batch,
                 zero=self._mesh.config.zero,
             )
-            part = batch.part(start, start + self._micro_batch, device)
+            part = batch.part(start, start + self.micro_batch, device)
             result = self._forward(self._stage, part)
             (result.total / divisor).backward()
             sums += loss_sums(result, part.domains, domain_count(batch))
@@ -67,8 +70,8 @@ class Accumulator:
     def evaluate(self, batch: Batch) -> Tensor:
         device = self._mesh.device
         sums = torch.zeros(2, dtype=wide_dtype(device), device=device)
-        for start in range(0, batch.rows, self._micro_batch):
-            result = self._forward(self._stage, batch.part(start, start + self._micro_batch, device))
+        for start in range(0, batch.rows, self.micro_batch):
+            result = self._forward(self._stage, batch.part(start, start + self.micro_batch, device))
             assert result.correct is not None
             sums += torch.stack((result.nats, result.correct.to(result.nats.dtype)))
         reshard(self._stage)

@@ -27,6 +27,7 @@ from headwater.train.callbacks import Callback
 from headwater.train.checkpointing import CheckpointCallback
 from headwater.train.guesses import GuessLosses
 from headwater.train.hang_watch import Hang, HangWatch
+from headwater.train.memory_fit import NoRoomError
 from headwater.train.outcome import Reading, StepOutcome
 from headwater.train.trainer import Trainer
 from headwater.train.weight_check import WeightCheck
@@ -156,7 +157,7 @@ class DetectionCallback(Callback):
         if not self._enabled:
             return
         step = trainer.step + 1
-        if isinstance(error, torch.OutOfMemoryError):
+        if isinstance(error, torch.OutOfMemoryError | NoRoomError):
             message = "the device has no memory left for the step"
             self._say(trainer, Alert("out_of_memory", "critical", step, message, {"error": str(error)}))
         elif isinstance(error, DiskSpaceError) or (isinstance(error, OSError) and error.errno in FULL):

@@ -45,7 +45,7 @@ class PipelineExecutor:
     ) -> None:
         config, group = stages[0].config, mesh.group("pp")
         assert group is not None
-        self._stages, self._device, self._micro_batch = list(stages), mesh.device, micro_batch
+        self._stages, self._device, self.micro_batch = list(stages), mesh.device, micro_batch
         self._columns, self._hidden, self._loss = columns, hidden, loss
         self._pipeline = Pipeline(
             split(config, mesh.config),
@@ -61,10 +61,10 @@ class PipelineExecutor:
 
     def run(self, batch: Batch, divisor: float) -> Tensor:
         """See `Executor`. RecipeError for rows that do not make whole micro-batches."""
-        if batch.rows % self._micro_batch:
+        if batch.rows % self.micro_batch:
             raise RecipeError(
                 f"{batch.rows} samples a step and data-parallel rank do not divide into micro-batches of "
-                f"{self._micro_batch}, and a pipeline's micro-batches all have one size",
+                f"{self.micro_batch}, and a pipeline's micro-batches all have one size",
                 where="parallel.micro_batch",
                 mend=f"use a divisor of {batch.rows}",
             )
@@ -75,7 +75,7 @@ class PipelineExecutor:
             result = self._loss(stage, hidden, part.targets)
             return result.total / divisor, loss_sums(result, part.domains, count)
 
-        parts = self._parts(batch, self._micro_batch)
+        parts = self._parts(batch, self.micro_batch)
         return self._pipeline.forward_backward(parts, self._hidden, loss, figures=2 + count)
 
     def evaluate(self, batch: Batch) -> Tensor:
@@ -86,7 +86,7 @@ class PipelineExecutor:
             assert result.correct is not None
             return result.nats, torch.stack((result.nats, result.correct.to(result.nats.dtype)))
 
-        size = min(self._micro_batch, batch.rows)
+        size = min(self.micro_batch, batch.rows)
         parts = self._parts(batch.padded(size), size)
         sums = self._pipeline.evaluate(parts, self._hidden, loss, figures=2)
         for stage in self._stages:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,7 @@ from headwater.train.data import RunData, validation_windows
 from headwater.train.detection import DetectionCallback
 from headwater.train.guesses import guess_losses
 from headwater.train.ledger import RunLedger, record_plan
+from headwater.train.memory_fit import REMEMBERED, remember, remembered
 from headwater.train.metrics import MetricsCallback
 from headwater.train.mixing import mixed
 from headwater.train.objective import build_objective, objective_problems
@@ -213,6 +215,9 @@ class _Run:
             device_type=self.device.type,
             precision=self.precision,
         )
+        fits = ranks.from_first(remembered(run.path, self._place()))
+        if fits is not None and fits < self.micro_batch:
+            self.micro_batch, micro_why = fits, f"more ran out of memory before ({REMEMBERED} in the run's folder)"
         self.choices = announce.Choices(
             self.device, self.precision, precision_why, self.micro_batch, micro_why, mesh.config
         )
@@ -306,6 +311,7 @@ class _Run:
             ranks=self.ranks,
             restore=resuming.go_back,
         )
+        module.fitting.tell = partial(self._remember, trainer)
         with devices.determinism(self.config.deterministic, self.device), matrix_products(self.precision):
             if self.config.dry_run:
                 seconds = announce.dry_run(module, self.plan)
@@ -321,12 +327,22 @@ class _Run:
     def _computes_with(self) -> dict[str, Any]:
         """What a bitwise repetition needs to be the same."""
         return {
-            "device": self.device.type,
+            **self._place(),
             "threads": torch.get_num_threads(),
             "precision": self.precision,
-            "layout": self.mesh.config.describe(),
             "micro_batch": self.micro_batch,
         }
+
+    def _place(self) -> dict[str, str]:
+        """Where a micro-batch fits or does not."""
+        return {"device": self.device.type, "layout": self.mesh.config.describe()}
+
+    def _remember(self, trainer: Trainer, before: int, now: int, reason: str) -> None:
+        """A step did not fit into this rank's memory, and is done in smaller pieces from now on."""
+        remember(self.run.path, now, self._place())
+        step = trainer.step + 1
+        self.run.event("out_of_memory", step=step, micro_batch=now, before=before, reason=reason)
+        self.reporter.warn(f"step {step:,}: no memory for a micro-batch of {before}; {now} from here on ({reason})")
 
     def _callbacks(self, injected: Sequence[Callback], data: RunData) -> list[Callback]:
         if self.config.sampling.every and not any(isinstance(c, SamplingCallback) for c in injected):

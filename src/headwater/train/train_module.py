@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from headwater.core.errors import HeadwaterError, InputError
+from headwater.core.errors import InputError
 from headwater.model import CrossEntropy, Decoder, Encoder, ModelConfig
 from headwater.model.hf import Model
 from headwater.model.rope import Rotary
@@ -41,6 +41,7 @@ from headwater.train.averaging import build_averaging
 from headwater.train.batch import Batch
 from headwater.train.config import TrainConfig
 from headwater.train.devices import synchronise
+from headwater.train.memory_fit import Fitting
 from headwater.train.non_finite import NonFiniteError, first_non_finite
 from headwater.train.numerics import Numerics
 from headwater.train.observing import StepObserver
@@ -95,7 +96,6 @@ class TrainModule:
         self.mesh = mesh
         self.device = mesh.device
         self.precision: Precision = precision
-        self.micro_batch = micro_batch
         self._config = config
         self.numerics = Numerics(precision, config.scaler, mesh)
         self._parameters = named_parameters(*self.stages)
@@ -103,11 +103,11 @@ class TrainModule:
         self.optimizer = build_optimizer(config.optimizer, *self.stages, bf16=self.numerics.is_bf16)
         self.averaging = build_averaging(config.averaging, self._parameters)
         self.observer = StepObserver()
-        self._executor: Executor
+        executor: Executor
         if mesh.size("pp") == 1:
-            self._executor = Accumulator(self.stages[0], self._forward, mesh, micro_batch=micro_batch)
+            executor = Accumulator(self.stages[0], self._forward, mesh, micro_batch=micro_batch)
         else:
-            self._executor = PipelineExecutor(
+            executor = PipelineExecutor(
                 self.stages,
                 mesh,
                 micro_batch=micro_batch,
@@ -116,6 +116,7 @@ class TrainModule:
                 hidden=self._hidden,
                 loss=self._loss,
             )
+        self.fitting = Fitting(executor, mesh, clear=self.optimizer.zero_grad)
 
     @classmethod
     def build(
@@ -138,6 +139,11 @@ class TrainModule:
         if self.mesh.size("pp") > 1:
             raise ValueError("this rank holds only some layers")
         return self.stages[0]
+
+    @property
+    def micro_batch(self) -> int:
+        """Samples of one forward pass of a rank."""
+        return self.fitting.micro_batch
 
     @property
     def parameters(self) -> dict[str, torch.nn.Parameter]:
@@ -212,7 +218,7 @@ class TrainModule:
 
     def _accumulate(self, batch: Batch, predicted: int) -> list[float]:
         """Forward and backward; gradients of the mean over `predicted` tokens. Global sums as of `Executor.run`."""
-        sums = self._everywhere(self._executor.run(batch, self.numerics.divisor(predicted)))
+        sums = self._everywhere(self.fitting.run(batch, self.numerics.divisor(predicted)))
         settle(self._parameters.values(), self.mesh)
         found: list[float] = sums.tolist()
         return found
@@ -283,7 +289,7 @@ class TrainModule:
         All ranks bring the same batch; each data-parallel rank computes a share of its rows.
         """
         share = batch.share(self.mesh.coordinate("dp"), self.mesh.size("dp"))
-        nats, correct = self._everywhere(self._executor.evaluate(share)).tolist()
+        nats, correct = self._everywhere(self.fitting.evaluate(share)).tolist()
         return nats, batch.predicted_tokens, round(correct)
 
     @torch.no_grad()
@@ -295,7 +301,7 @@ class TrainModule:
         own = sums[self.mesh.coordinate("dp")]
         for row in range(rows):
             part = batch.part(row, row + 1, torch.device("cpu"))
-            own[row, 0] = self._executor.evaluate(part)[0]
+            own[row, 0] = self.fitting.evaluate(part)[0]
             own[row, 1] = part.predicted_tokens
         # Targets are whole on every rank of a data-parallel place, nats are parts of a sum there.
         own[:, 1] *= self.mesh.size("tp") / (self.mesh.world / self.mesh.size("dp"))
@@ -334,8 +340,8 @@ class TrainModule:
     def dry_run(self, seq_len: int) -> float:
         """Forward and backward of one full micro-batch of `seq_len` tokens a rank, without an update; seconds it took.
 
-        In a pipeline of as many micro-batches as it takes to fill it, and the seconds are their mean. HeadwaterError if
-        it does not fit into memory.
+        In a pipeline of as many micro-batches as it takes to fill it, and the seconds are their mean. What does not fit
+        into memory becomes smaller, as in a step (`memory_fit`).
         """
         vocabulary, number = self.model_config.true_vocab_size, least_micro_batches(self.mesh.config)
         rows = self.micro_batch * number
@@ -344,12 +350,6 @@ class TrainModule:
         try:
             self._accumulate(Batch(tokens, tokens), tokens.numel() * self.mesh.size("dp"))
             synchronise(self.device)
-        except torch.OutOfMemoryError as error:
-            raise HeadwaterError(
-                f"a micro-batch of {self.micro_batch} x {seq_len:,} tokens does not fit into memory of {self.device}",
-                where="parallel.micro_batch",
-                mend="set a smaller parallel.micro_batch (the result is the same), or train.activation_checkpointing",
-            ) from error
         finally:
             self.optimizer.zero_grad(set_to_none=True)
         return (time.perf_counter() - started) / number

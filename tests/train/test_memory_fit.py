@@ -1,0 +1,122 @@
+"""A step that does not fit into memory is done in smaller pieces, with the same result, and the run remembers it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from headwater.parallel.config import ParallelConfig
+from headwater.parallel.rank_files import LOST_PEER
+from headwater.train import RunFolder
+from headwater.train.callbacks import Callback
+from headwater.train.memory_fit import NoRoomError, SmallerPiecesError, remember, remembered, smaller
+from headwater.train.trainer import Trainer
+from headwater.train.weights import load_weights
+from tests.parallel.ranks import RankError, run_ranks
+from tests.train.conftest import World
+from tests.train.test_recovery import go
+
+SHORT: dict[str, Any] = {"steps": 12, "checkpoint": {"every": 2}}
+
+
+class LittleMemory(Callback):
+    """From a step on the device has room for so many rows of a forward pass, on one rank or on all."""
+
+    name = "little_memory"
+
+    def __init__(self, rows: int, step: int = 1, rank: int | None = None) -> None:
+        self.rows, self.step, self.rank, self.full = rows, step, rank, False
+
+    def before_step(self, trainer: Trainer, step: int) -> None:
+        if self.full or step < self.step or self.rank not in (None, trainer.ranks.rank):
+            return
+        self.full = True
+        for stage in trainer.module.stages:
+            list(stage.model.layers.values())[-1].register_forward_pre_hook(self._check)  # in the middle of the pass
+
+    def _check(self, module: torch.nn.Module, args: tuple[Any, ...]) -> None:
+        if args[0].shape[0] > self.rows:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.\nmore words")
+
+
+def whole(rows: int, **layout: int) -> ParallelConfig:
+    return ParallelConfig.model_validate({"micro_batch": rows, **layout})
+
+
+def test_the_step_is_done_in_smaller_pieces_and_gives_the_same(world: World, tmp_path: Path) -> None:
+    roomy = go(world, tmp_path / "roomy", layout=whole(8), **SHORT)
+    small = go(world, tmp_path / "small", LittleMemory(2, step=5), layout=whole(8), **SHORT)
+    for row, other in zip(small.metrics(), roomy.metrics(), strict=True):
+        assert row["loss"] == pytest.approx(other["loss"], rel=1e-5)
+        assert row["grad_norm"] == pytest.approx(other["grad_norm"], rel=1e-4)
+    told = [event for event in small.events() if event["event"] == "out_of_memory"]
+    assert [(event["step"], event["before"], event["micro_batch"]) for event in told] == [(5, 8, 4), (5, 4, 2)]
+    assert told[0]["reason"] == "CUDA out of memory. Tried to allocate 20.00 GiB."
+    assert json.loads((small.path / "micro_batch.json").read_text())["micro_batch"] == 2
+    assert small.ledger_path.read_bytes() == roomy.ledger_path.read_bytes(), "no matter of the run's mathematics"
+
+
+def test_a_run_that_goes_on_begins_with_what_fits(world: World, tmp_path: Path) -> None:
+    class Stops(Callback):
+        name = "stops"
+
+        def before_step(self, trainer: Trainer, step: int) -> None:
+            if step == 8:
+                raise RuntimeError("stopped")
+
+    with pytest.raises(RuntimeError, match="stopped"):
+        go(world, tmp_path / "run", LittleMemory(4, step=3), Stops(), layout=whole(8), **SHORT)
+    run = go(world, tmp_path / "run", LittleMemory(4), layout=whole(8), **SHORT)
+    assert len([event for event in run.events() if event["event"] == "out_of_memory"]) == 1
+    assert [event["micro_batch"] for event in run.events() if event["event"] == "resumed"] == [4]
+
+
+def test_a_sample_that_does_not_fit_ends_the_run_with_words(world: World, tmp_path: Path) -> None:
+    with pytest.raises(NoRoomError, match="one sample of 32 tokens does not fit") as caught:
+        go(world, tmp_path / "run", LittleMemory(0, step=5), layout=whole(2), **SHORT)
+    assert "activation_checkpointing" in caught.value.mend
+    alerts = [event for event in RunFolder(tmp_path / "run").events() if event["event"] == "alert"]
+    assert "out_of_memory" in {alert["detector"] for alert in alerts}
+
+
+def on_ranks(world: World, path: Path, layout: ParallelConfig, rank: int | None) -> None:
+    go(world, path, LittleMemory(2, step=5, rank=rank), layout=layout, **SHORT)
+
+
+@pytest.mark.parametrize(("layout", "rank"), [({"dp_shard": 2}, 1), ({"pp": 2}, None)], ids=str)
+def test_ranks_start_again_with_what_fits_the_fullest(
+    world: World, tmp_path: Path, layout: dict[str, int], rank: int | None
+) -> None:
+    """One rank has no room while the other waits for it: both end, and go on from the checkpoint."""
+    path, parallel = tmp_path / "run", whole(4, **layout)
+    with pytest.raises(RankError, match="no memory for a micro-batch of 4"):
+        run_ranks(2, on_ranks, world, path, parallel, rank)
+    assert json.loads((path / "micro_batch.json").read_text())["micro_batch"] == 2
+    run_ranks(2, on_ranks, world, path, parallel, rank)
+    run = RunFolder.open(path)
+    assert run.status().state == "finished"
+    assert [event["micro_batch"] for event in run.events() if event["event"] == "resumed"] == [2]
+    alone = go(world, tmp_path / "alone", layout=whole(4), **SHORT)
+    for name, tensor in load_weights(alone.path).tensors.items():
+        torch.testing.assert_close(load_weights(path).tensors[name], tensor, rtol=0, atol=5e-5, msg=name)
+
+
+def test_what_is_remembered_is_of_a_place(tmp_path: Path) -> None:
+    here, there = {"device": "cuda", "layout": "tp 2"}, {"device": "cuda", "layout": "tp 4"}
+    assert remembered(tmp_path, here) is None
+    remember(tmp_path, 4, here)
+    remember(tmp_path, 8, here)
+    assert remembered(tmp_path, here) == 4
+    assert remembered(tmp_path, there) is None
+    (tmp_path / "micro_batch.json").write_text("torn {")
+    assert remembered(tmp_path, here) is None
+
+
+def test_halves() -> None:
+    assert [smaller(rows, 24, divide=False) for rows in (8, 5, 2, 1)] == [4, 2, 1, None]
+    assert [smaller(rows, 24, divide=True) for rows in (24, 10, 3, 1)] == [12, 4, 1, None]
+    assert SmallerPiecesError.exit_code == LOST_PEER, "a launcher starts all ranks again"
