@@ -22,7 +22,7 @@ from headwater.monitor.alerts_rules import DETECTORS
 from headwater.monitor.config import PrometheusConfig
 from headwater.monitor.detectors import default_detectors
 from headwater.monitor.endpoints import publish_target, sweep_targets, withdraw_target
-from headwater.monitor.prometheus import MOST_SERIES, PrometheusSink
+from headwater.monitor.prometheus import EVENTS, MOST_SERIES, PrometheusSink
 from tests.conftest import REPOSITORY
 
 SOURCE = REPOSITORY / "src" / "headwater"
@@ -209,10 +209,18 @@ def test_events_are_counted_over_all_processes_of_a_run(run: Path) -> None:
     assert 'llm_events_total{event="warning",run="r"} 1.0' in later
 
 
+def written(pattern: str) -> set[str]:
+    """What a pattern finds in the source of whatever trains."""
+    paths = (*(SOURCE / "train").rglob("*.py"), *(SOURCE / "parallel").rglob("*.py"))
+    return {found for path in paths for found in re.findall(pattern, path.read_text(encoding="utf-8"))}
+
+
+def test_every_event_is_counted_from_zero() -> None:
+    assert written(r'\.event\(\s*"(\w+)"') == set(EVENTS), "so that the first one is an increase"
+
+
 def test_every_detector_has_a_rule_of_its_own() -> None:
-    named = {one.name for one in default_detectors()}
-    for path in (*(SOURCE / "train").rglob("*.py"), *(SOURCE / "parallel").rglob("*.py")):
-        named |= set(re.findall(r'\bAlert\(\s*"(\w+)"', path.read_text(encoding="utf-8")))
+    named = {one.name for one in default_detectors()} | written(r'\bAlert\(\s*"(\w+)"')
     assert "out_of_memory" in named
     assert named <= set(DETECTORS), "add it to headwater.monitor.alerts_rules.DETECTORS"
     assert len({alert for alert, _, _ in DETECTORS.values()}) == len(DETECTORS)

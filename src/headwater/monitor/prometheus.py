@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from prometheus_client import core
 
 EVENTS = (
-    "started", "resumed", "checkpoint", "interrupted", "warning", "alert", "recovery", "rewound", "stopped", "finished",
+    "started", "resumed", "checkpoint", "interrupted", "warning", "alert", "recovery", "rewound", "out_of_memory",
+    "stopped", "finished",
 )  # fmt: skip
 """Events shown as 0 before the first of them, so that the first one is an increase."""
 
