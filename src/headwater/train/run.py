@@ -362,7 +362,7 @@ class _Run:
         checkpoints = CheckpointCallback(self.config.checkpoint, self.store, metrics, self.dataset.fingerprint)
         validation = ValidationCallback(self.config.validation, windows)
         guesses = guess_losses(
-            self.dataset.split("train"), vocab_size=self.model.vocab_size, mixture=self.plan.segments[0].mixture
+            self.dataset.split("train"), vocab_size=self.tokenizer.vocab_size, mixture=self.plan.segments[0].mixture
         )
         detection = DetectionCallback(self.monitor.detectors, guesses)
         guards: list[Callback] = [detection]
