@@ -1,13 +1,13 @@
-"""What a run pays for looking at itself: steps with and without a sample of all parameters and heads, in turns.
+"""What a run pays for looking at itself: watched steps and bare ones in turns.
 
-One real training loop (trainer, train module, collectors, record) on random tokens, in which every second step is
-sampled as `monitor.collect` does by default every 50 steps: norms of all gradients and weights, measured updates,
-attention heads, extremes, a Parquet file. Prints the medians of whole steps by the clock and by processor time, what a
-sample costs, what the collectors and the record cost in every other step, and the share of the step time that all of it
-takes at the default settings.
+Two train modules of one shape take the same batches in turns: one bare, one in the trainer's loop with the collectors,
+the detectors and the record. Every second watched step is sampled as `monitor.collect` does by default every 50 steps:
+norms of all gradients and weights, measured updates, attention heads, extremes, a Parquet file. Prints medians, by
+processor time (which other programs disturb less) and by the clock, of pairs of neighbouring steps: what every watched
+step costs, what a sample costs on top, and the share of the step time that all of it takes at the default settings.
 
-    python benchmarks/monitor_overhead.py --steps 80
-    python benchmarks/monitor_overhead.py --hidden 128 --layers 4 --rows 4 --seq-len 128     # a toy, the worst case
+    python benchmarks/monitor_overhead.py --steps 60
+    python benchmarks/monitor_overhead.py --hidden 128 --layers 4 --rows 4 --seq-len 128 --vocabulary 2000    # a toy
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from headwater.train.batch import Batch
 from headwater.train.callbacks import Callback
 from headwater.train.collectors import CollectorsCallback
 from headwater.train.config import TrainConfig
+from headwater.train.detection import DetectionCallback
 from headwater.train.ledger import RunLedger, record_plan
 from headwater.train.metrics import MetricsCallback
-from headwater.train.outcome import StepOutcome
 from headwater.train.phases import plan_run
 from headwater.train.run_folder import RunFolder
 from headwater.train.train_module import TrainModule
@@ -43,63 +43,66 @@ DEFAULT_EVERY = CollectConfig().every
 WARM_UP = 4
 
 
-class Tokens:
+def batch(step: int, rows: int, seq_len: int, vocabulary: int) -> Batch:
     """Random tokens in documents of about 64."""
-
-    def __init__(self, rows: int, seq_len: int, vocabulary: int) -> None:
-        self._shape, self._vocabulary = (rows, seq_len + 1), vocabulary
-
-    def batches(self, first_step: int, last_step: int) -> Iterator[Batch]:
-        for step in range(first_step, last_step + 1):
-            generator = torch.Generator().manual_seed(step)
-            tokens = torch.randint(self._vocabulary, self._shape, generator=generator)
-            documents = (torch.rand(*self._shape, generator=generator) < 1 / 64).cumsum(1).int()
-            yield Batch(
-                tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous(), documents=documents[:, :-1].contiguous()
-            )
+    generator = torch.Generator().manual_seed(step)
+    tokens = torch.randint(vocabulary, (rows, seq_len + 1), generator=generator)
+    documents = (torch.rand(rows, seq_len + 1, generator=generator) < 1 / 64).cumsum(1).int()
+    return Batch(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous(), documents=documents[:, :-1].contiguous())
 
 
 class Watch(Callback):
-    """Whole steps, from one to the next, by the clock and by processor time; `aside`: seconds in the callbacks."""
+    """Times whole steps, from here to here, and a step of the bare module between two of them."""
 
     name = "watch"
 
-    def __init__(self) -> None:
-        self.clock: list[float] = []
-        self.processor: list[float] = []
+    def __init__(self, bare: TrainModule, batches: list[Batch]) -> None:
+        self._bare, self._batches = bare, batches
+        self.watched: list[tuple[float, float]] = []
+        self.bare: list[tuple[float, float]] = []
         self._started = (0.0, 0.0)
 
     def before_step(self, trainer: Trainer, step: int) -> None:
-        now = time.perf_counter(), time.process_time()
         if step > 1:
-            self.clock.append(now[0] - self._started[0])
-            self.processor.append(now[1] - self._started[1])
-        self._started = now
+            self.watched.append(since(self._started))
+        started = now()
+        self._bare.train_step(step, self._batches[step - 1], lr_factor=1.0)
+        self.bare.append(since(started))
+        self._started = now()
 
 
-class Aside(Callback):
-    """Seconds that the callbacks between two of these take after a step."""
+def now() -> tuple[float, float]:
+    return time.process_time(), time.perf_counter()
 
-    def __init__(self, name: str, first: Aside | None = None) -> None:
-        self.name, self._first = name, first
-        self.at = 0.0
-        self.spent: list[float] = []
 
-    def after_step(self, trainer: Trainer, outcome: StepOutcome) -> None:
-        self.at = time.perf_counter()
-        if self._first is not None:
-            self.spent.append(self.at - self._first.at)
+def since(started: tuple[float, float]) -> tuple[float, float]:
+    """(processor, clock) seconds."""
+    processor, clock = now()
+    return processor - started[0], clock - started[1]
+
+
+class Made:
+    """Batches that are there already."""
+
+    def __init__(self, batches: list[Batch]) -> None:
+        self._batches = batches
+
+    def batches(self, first_step: int, last_step: int) -> Iterator[Batch]:
+        yield from self._batches[first_step - 1 : last_step]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--steps", type=int, default=60, help="measured steps, half of them sampled")
+    parser.add_argument("--steps", type=int, default=60, help="measured watched steps, half of them sampled")
     parser.add_argument("--hidden", type=int, default=256)
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--vocabulary", type=int, default=8000)
     parser.add_argument("--rows", type=int, default=8)
     parser.add_argument("--seq-len", type=int, default=256)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument(
+        "--detectors", choices=("all", "without-weights", "off"), default="all", help="all is the default of a run"
+    )
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     keep_freed_memory()
@@ -116,48 +119,53 @@ def main() -> None:
     config = TrainConfig.model_validate(
         {"steps": steps, "global_batch": arguments.rows, "seq_len": arguments.seq_len, "optimizer": {"lr": 3e-4}}
     )
-    monitor = MonitorConfig.model_validate({"console": False, "collect": {"every": 2}})
-    module = TrainModule.build(
-        model, config, mesh=Mesh.single(torch.device("cpu")), precision="fp32", micro_batch=arguments.rows, seed=0
+    looking = {"enabled": arguments.detectors != "off", "check_weights": arguments.detectors == "all"}
+    late = {"data_wait_share": 1.0, "slow_step_ratio": 100.0}  # the bare steps stand between two watched ones
+    monitor = MonitorConfig.model_validate({"console": False, "collect": {"every": 2}, "detectors": looking | late})
+    bare, watched = (
+        TrainModule.build(
+            model, config, mesh=Mesh.single(torch.device("cpu")), precision="fp32", micro_batch=arguments.rows, seed=0
+        )
+        for _ in range(2)
     )
-    watch, before = Watch(), Aside("before")
-    after = Aside("after", before)
+    batches = [batch(step, arguments.rows, arguments.seq_len, arguments.vocabulary) for step in range(steps)]
+    watch = Watch(bare, batches)
     with tempfile.TemporaryDirectory() as folder:
         run, plan = RunFolder(Path(folder)), plan_run(config)
         Trainer(
             plan=plan,
-            module=module,
-            batches=Tokens(arguments.rows, arguments.seq_len, arguments.vocabulary),
+            module=watched,
+            batches=Made(batches),
             run=run,
             ledger=record_plan(RunLedger(run.ledger_path), plan, seed=0, dataset_fingerprint="random"),
-            callbacks=[watch, before, CollectorsCallback(monitor), MetricsCallback(monitor, steps), after],
+            callbacks=[
+                watch,
+                CollectorsCallback(monitor),
+                DetectionCallback(monitor.detectors),
+                MetricsCallback(monitor, steps),
+            ],
             reporter=SILENT,
         ).fit()
-    # Entry i is of step i + 1; steps of even number, and the first, were sampled.
-    sampled = range(WARM_UP + 1, steps - 1, 2)
-    plain = range(WARM_UP, steps - 1, 2)
     found: dict[str, object] = {
         "parameters": model.parameter_count(padded=True).total,
         "tokens_per_step": arguments.rows * arguments.seq_len,
         "threads": arguments.threads,
+        "detectors": arguments.detectors,
         "default_every": DEFAULT_EVERY,
     }
-    for name, times in (("clock", watch.clock), ("processor", watch.processor)):
-        with_sample, without = (statistics.median(times[i] for i in which) for which in (sampled, plain))
+    for place, name in enumerate(("processor", "clock")):
+        # Entry i is of step i + 1; steps of even number were sampled.
+        ratios = [w[place] / b[place] for w, b in zip(watch.watched, watch.bare, strict=False)]
+        usual = statistics.median(ratios[i] for i in range(WARM_UP, len(ratios)) if i % 2 == 0)
+        sampled = statistics.median(ratios[i] for i in range(WARM_UP, len(ratios)) if i % 2 == 1)
         found |= {
-            f"{name}_plain_step_seconds": round(without, 5),
-            f"{name}_sampled_step_seconds": round(with_sample, 5),
-            f"{name}_ratio": round(with_sample / without, 4),
-            f"{name}_share_of_samples": round((with_sample / without - 1) / DEFAULT_EVERY, 5),
+            f"{name}_bare_step_seconds": round(statistics.median(b[place] for b in watch.bare[WARM_UP:]), 5),
+            f"{name}_share_of_every_step": round(usual - 1, 5),
+            f"{name}_cost_of_a_sample_in_steps": round(sampled - usual, 4),
+            f"{name}_share_of_samples": round((sampled - usual) / DEFAULT_EVERY, 5),
+            f"{name}_share_at_defaults": round(usual - 1 + (sampled - usual) / DEFAULT_EVERY, 5),
         }
-    always = statistics.median(after.spent[i] for i in plain)
-    without = statistics.median(watch.clock[i] for i in plain)
-    found["always_share"] = round(always / without, 5)
-    share = statistics.median(watch.processor[i] for i in sampled) / statistics.median(
-        watch.processor[i] for i in plain
-    )
-    found["share_at_defaults"] = round((share - 1) / DEFAULT_EVERY + always / without, 5)
-    found |= {"torch": torch.__version__, "python": platform.python_version(), "machine": platform.processor()}
+    found |= {"torch": torch.__version__, "python": platform.python_version(), "machine": platform.machine()}
     print(json.dumps(found, indent=1))
 
 
