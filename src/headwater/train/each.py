@@ -32,7 +32,7 @@ def evaluate_each(module: TrainModule, batches: Sequence[Batch]) -> list[tuple[f
         mine = start + place
         # Every rank makes as many forward passes, for sharded weights come together in them: a rank that has nothing
         # left does the last batch again and forgets it.
-        found = module._executor.evaluate(batches[min(mine, len(batches) - 1)])
+        found = module.fitting.evaluate(batches[min(mine, len(batches) - 1)])
         if mine < len(batches):
             sums[mine] = found
     return [(nats, round(right)) for nats, right in module._everywhere(sums).tolist()]
