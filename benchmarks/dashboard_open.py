@@ -34,7 +34,7 @@ DRAWN = "document.documentElement.dataset.ready && document.querySelectorAll('fi
 def opened(browser: Browser, url: str) -> tuple[float, float]:
     """(Seconds from the navigation until all is drawn, processor seconds of the page)."""
     page = browser.blank()
-    page.call("Performance.enable")
+    page.call("Performance.enable", timeDomain="threadTicks")
     page.go(url)
     page.wait(DRAWN)
     # When the last curve was drawn, as the page itself noted it; asking takes time of its own.

@@ -14,35 +14,46 @@ import subprocess
 import sys
 import termios
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headwater.cli.main import run_command
 from headwater.monitor.terminal import chart, printable, summary_text
 from headwater.monitor.web import RunReader
-from tests.conftest import CliResult, RunCli
+from tests.conftest import RunCli
 from tests.monitor.records import row, write_run
+
+Verb = Callable[..., tuple[str, str]]
 
 VERB = [sys.executable, "-m", "headwater.cli.main"]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "TERM": "xterm-256color", "LC_ALL": "C.UTF-8"}
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202egnp.exe\r\nrm"
 
 
-def ok(result: CliResult) -> str:
-    assert result.code == 0, result.stderr
-    return result.stdout
+@pytest.fixture
+def verb(capfd: pytest.CaptureFixture[str]) -> Verb:
+    """A verb in this process: (stdout, stderr)."""
+
+    def run(*arguments: str | Path, code: int = 0) -> tuple[str, str]:
+        assert run_command(list(map(str, arguments))) == code
+        said = capfd.readouterr()
+        return said.out, said.err
+
+    return run
 
 
-def test_once_says_how_the_run_is_in_plain_lines(tmp_path: Path, run_cli: RunCli) -> None:
+def test_once_says_how_the_run_is_in_plain_lines(tmp_path: Path, verb: Verb) -> None:
     run = write_run(tmp_path / "runs" / "我的 run", 400, spike=200)
-    text = ok(run_cli("watch", run, "--once"))
+    text, _ = verb("watch", run, "--once")
     assert "\x1b" not in text
     for said in ("我的 run", "step 400 of 400  100%", "validation loss", "goodput", "loss spike: loss 6.040",
                  "32 samples of web are left out"):  # fmt: skip
         assert said in text, text
-    assert ok(run_cli("watch", tmp_path, "--once")) == text  # the newest run of a workspace
+    assert verb("watch", tmp_path, "--once")[0] == text  # the newest run of a workspace
 
 
 def test_json_is_one_object_with_the_newest_figures(tmp_path: Path, run_cli: RunCli) -> None:
@@ -54,10 +65,10 @@ def test_json_is_one_object_with_the_newest_figures(tmp_path: Path, run_cli: Run
     assert said["events"][-1]["title"] == "finished"
 
 
-def test_a_place_without_a_run_is_refused_with_the_mend(tmp_path: Path, run_cli: RunCli) -> None:
-    for verb in ("watch", "report"):
-        refused = run_cli(verb, tmp_path, code=2)
-        assert "give the folder of a run, or a workspace" in refused.stderr
+def test_a_place_without_a_run_is_refused_with_the_mend(tmp_path: Path, verb: Verb) -> None:
+    for name in ("watch", "report"):
+        _, said = verb(name, tmp_path, code=2)
+        assert "give the folder of a run, or a workspace" in said
 
 
 def test_an_empty_run_and_a_hostile_one_are_told_apart_by_nothing_but_words(tmp_path: Path) -> None:
@@ -126,7 +137,7 @@ def test_on_a_terminal_the_screen_is_alive_and_ctrl_c_ends_it(tmp_path: Path, co
         while b"loss spike" not in seen and time.monotonic() < deadline:
             if select.select([main], [], [], 0.2)[0]:
                 seen += os.read(main, 1 << 16)
-        text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", seen.decode())
+        text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", seen.decode(errors="ignore"))
         assert "step 300 of 300" in text
         assert "━" in text
         assert any(0x2801 <= ord(char) <= 0x28FF for char in text)
@@ -139,9 +150,9 @@ def test_on_a_terminal_the_screen_is_alive_and_ctrl_c_ends_it(tmp_path: Path, co
         os.close(main)
 
 
-def test_a_report_is_written_where_it_is_looked_for(tmp_path: Path, run_cli: RunCli) -> None:
+def test_a_report_is_written_where_it_is_looked_for(tmp_path: Path, verb: Verb) -> None:
     first, second = (write_run(tmp_path / "runs" / name, 30) for name in ("a", "b"))
-    assert run_cli("report", first, "--json").json["report"] == str(first / "report.html")
+    assert json.loads(verb("report", first, "--json")[0])["report"] == str(first / "report.html")
     both = tmp_path / "both.html"
-    ok(run_cli("report", first, "--compare", second, "--out", both))
+    verb("report", first, "--compare", second, "--out", both)
     assert '"name":"b"' in both.read_text()

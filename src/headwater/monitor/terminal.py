@@ -126,7 +126,7 @@ def screen(reader: RunReader, width: int, *, unicode: bool = True) -> Renderable
     found = figures(reader)
     if view["time"] is not None and view["time"]["goodput"] is not None:
         found.append(("goodput", f"{view['time']['goodput']:.0%}"))
-    columns = max(1, min(3, width // 36))
+    columns = max(1, min(3, width // 30))
     for start in range(0, len(found), columns):
         cells = [
             text for name, value in found[start : start + columns] for text in (f"[dim]{name}[/]", f"[bold]{value}[/]")

@@ -59,6 +59,7 @@ function startDashboard() {
       const there = runs.map((run) => run.id);
       const wanted = picked || there.slice(0, SHOWN_AT_FIRST);
       state.shown = there.filter((id) => wanted.includes(id));
+      if (!state.shown.every((id) => state.runs.get(id).view)) page.update(); // a long record takes a moment
       const zoom = state.span ? `&from=${state.span[0]}&to=${state.span[1]}` : "";
       await Promise.all(state.shown.map(async (id) => {
         const run = state.runs.get(id), have = `${run.newest}${zoom}`;

@@ -45,7 +45,7 @@ function makePage({extra, fetchMap, onPick}) {
     part("runs", [...state.runs.values()].map((run) => run.summary), () => runsSection(onPick));
     part("tiles", [extra.headline, shown.map((run) => [run.summary, run.view.version])], () => tilesOf(extra));
     part("notes", shown.map((run) => run.view.notes), notesOf);
-    part("empty", [state.runs.size, shown.map((run) => run.view.panels.length > 0)], emptyOf);
+    part("empty", [state.runs.size, state.shown.length, shown.map((run) => run.view.panels.length > 0)], emptyOf);
     part("events", shown.map((run) => [run.view.events, [...hiddenLevels], allEvents]), () => eventsSection(words));
     part("time", shown.map((run) => run.view.time), timeSection);
     part("mixture", shown.map((run) => run.view.mixture), mixtureSection);
@@ -64,7 +64,8 @@ function makePage({extra, fetchMap, onPick}) {
     if (!state.runs.size) return el("p", {class: "nothing"}, "There is no run here yet. It shows by itself as soon as one has begun.");
     if (views().some((run) => run.view.panels.length)) return null;
     if (!state.shown.length) return el("p", {class: "nothing"}, "No run is chosen: tick one above.");
-    return views().length ? el("p", {class: "nothing"}, "Nothing is recorded yet. Figures show by themselves after the first step.") : null;
+    return el("p", {class: "nothing"}, views().length < state.shown.length ? "Reading the record …"
+      : "Nothing is recorded yet. Figures show by themselves after the first step.");
   }
 
   function control() {
