@@ -2,25 +2,24 @@
 
     python benchmarks/curate_whole.py DATA [--repeat 3] [--megabytes 0] [--datatrove VENV/bin/python]
 
-DATA is a folder of *.jsonl or *.jsonl.zst. Everything runs in one process with one thread; CPU time is that of the
-process, and the first round, which compiles, does not count. With `--datatrove`, the interpreter of an environment that
-has datatrove, its pipeline (JSONL reader, Gopher, C4 and FineWeb rules, MinHash in four stages, JSONL writer) reads the
-same documents, and the ratio is printed. It has no language filter there, as its model would have to be fetched, and
-only English documents are compared: its executor (0.10.1) cannot copy a pipeline that holds its Chinese word splitter.
+DATA is a folder of *.jsonl or *.jsonl.zst with rows in English and Chinese, which are curated one language after the
+other, files as they are. Everything runs in one process with one thread; CPU time is that of the process, and the first
+round, which compiles, does not count. With `--datatrove`, the interpreter of an environment that has datatrove
+(`pip install "datatrove[io]" spacy jieba tokenizers "xxhash<4" ftfy regex nltk tldextract`), its pipeline reads the
+first `--peer-megabytes` of the same documents (see `curate_peer.py`), Headwater reads those again, and the ratio of the
+two is printed. datatrove has no language filter there, as its model would have to be fetched.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Container
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -34,57 +33,34 @@ from headwater.curate.config import CollectConfig, CurateConfig
 from headwater.curate.stage import build_collect, build_curate
 from headwater.curate.streams import RawStream
 
-DATATROVE = """
-import sys
-from datatrove.executor import LocalPipelineExecutor
-from datatrove.pipeline.dedup import MinhashDedupSignature
-from datatrove.pipeline.dedup.minhash import (MinhashConfig, MinhashDedupBuckets, MinhashDedupCluster,
-                                              MinhashDedupFilter)
-from datatrove.pipeline.filters import (C4QualityFilter, FineWebQualityFilter, GopherQualityFilter,
-                                        GopherRepetitionFilter)
-from datatrove.pipeline.readers import JsonlReader
-from datatrove.pipeline.writers.jsonl import JsonlWriter
-from datatrove.utils.hashing import HashConfig
-
-def main(source, out, lang):
-    config = MinhashConfig(hash_config=HashConfig(precision=64), num_buckets=20, hashes_per_bucket=6)
-    steps = [
-        [JsonlReader(source), GopherRepetitionFilter(language=lang), GopherQualityFilter(language=lang),
-         C4QualityFilter(filter_no_terminal_punct=False, language=lang), FineWebQualityFilter(language=lang),
-         JsonlWriter(f"{out}/good", compression=None)],
-        [JsonlReader(f"{out}/good"), MinhashDedupSignature(f"{out}/sig", config=config, language=lang)],
-        [MinhashDedupBuckets(f"{out}/sig", f"{out}/buckets", config=config)],
-        [MinhashDedupCluster(f"{out}/buckets", f"{out}/remove", config=config)],
-        [JsonlReader(f"{out}/good"), MinhashDedupFilter(f"{out}/remove"),
-         JsonlWriter(f"{out}/final", compression=None)],
-    ]
-    for number, step in enumerate(steps):
-        tasks = config.num_buckets if number == 2 else 1
-        LocalPipelineExecutor(step, tasks=tasks, workers=1, logging_dir=f"{out}/logs{number}").run()
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
-"""
-LANGUAGES = {"en": "eng"}
+LANGUAGES = ("en", "zh")
+PEER = Path(__file__).with_name("curate_peer.py")
 
 
-def documents(folder: Path, most: int, langs: Container[str] | None = None) -> list[dict[str, Any]]:
-    """Rows of all files, file by file in turn, up to so many bytes of text (0: all), in some languages."""
-    streams = [iter(b"".join(RawStream(path).chunks()).splitlines()) for path in sorted(folder.glob("*.jsonl*"))]
-    rows: list[dict[str, Any]] = []
+def documents(folder: Path, most: int, lang: str) -> dict[str, list[dict[str, Any]]]:
+    """Rows of each file in a language, taken from the files in turn up to so many bytes of text (0: all)."""
+    streams = {path.name: iter(b"".join(RawStream(path).chunks()).splitlines()) for path in folder.glob("*.jsonl*")}
+    found: dict[str, list[dict[str, Any]]] = {name.partition(".")[0]: [] for name in sorted(streams)}
     size = 0
     while streams and (not most or size < most):
-        for stream in list(streams):
-            line = next(stream, None)
+        for name in sorted(streams):
+            line = next(streams[name], None)
             if line is None:
-                streams.remove(stream)
+                del streams[name]
                 continue
             row = orjson.loads(line)
-            if langs is not None and row.get("lang") not in langs:
-                continue
-            size += len(row["text"].encode())
-            rows.append(row)
-    return rows
+            if row.get("lang") == lang:
+                size += len(row["text"].encode())
+                found[name.partition(".")[0]].append(row)
+    return {name: rows for name, rows in found.items() if rows}
+
+
+def write(files: dict[str, list[dict[str, Any]]], folder: Path) -> Path:
+    """The files as JSON Lines in a new folder."""
+    folder.mkdir(parents=True)
+    for name, rows in files.items():
+        (folder / f"{name}.jsonl").write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
+    return folder
 
 
 def headwater(raw: Path, place: Path) -> dict[str, float]:
@@ -110,60 +86,48 @@ def headwater(raw: Path, place: Path) -> dict[str, float]:
     }
 
 
-def datatrove(python: Path, rows: list[dict[str, Any]], place: Path, limit: float) -> dict[str, float] | None:
-    """CPU seconds of datatrove over the same documents, language by language as its rules need."""
-    script = place / "pipeline.py"
-    script.write_text(DATATROVE)
-    size, cpu = 0, 0.0
-    for lang, code in LANGUAGES.items():
-        mine = [row for row in rows if row.get("lang") == lang]
-        if not mine:
-            continue
-        source = place / lang / "raw"
-        source.mkdir(parents=True)
-        (source / "rows.jsonl").write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in mine))
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        try:
-            subprocess.run(
-                [python, script, source, place / lang / "out", code], check=True, timeout=limit,
-                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired:
-            return None
-        except subprocess.CalledProcessError as error:
-            sys.exit(f"datatrove failed: {error.stderr.decode()[-2000:]}")
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        cpu += after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-        size += sum(len(row["text"].encode()) for row in mine)
-    return {"mb": size / 1e6, "cpu_s": cpu, "rate": size / 1e6 / cpu}
+def median_rate(raw: Path, place: Path, repeat: int) -> dict[str, float]:
+    """The round of median speed, after one that does not count."""
+    rounds = [headwater(raw, place / f"round-{number}") for number in range(repeat + 1)][1:]
+    return sorted(rounds, key=lambda row: row["rate"])[len(rounds) // 2]
+
+
+def datatrove(python: Path, raw: Path, place: Path, lang: str, rounds: int) -> dict[str, Any]:
+    """What datatrove needed for the same files."""
+    done = subprocess.run([python, PEER, raw, place, lang, str(rounds)], capture_output=True, check=False)
+    if done.returncode:
+        sys.exit(f"datatrove failed: {done.stderr.decode()[-2000:]}")
+    found: dict[str, Any] = orjson.loads(done.stdout.splitlines()[-1])
+    return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
     parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--megabytes", type=float, default=0)
+    parser.add_argument("--megabytes", type=float, default=0, help="of each language; 0: all")
     parser.add_argument("--datatrove", type=Path)
-    parser.add_argument("--limit", type=float, default=900, help="seconds of datatrove for each language")
+    parser.add_argument("--peer-megabytes", type=float, default=6)
+    parser.add_argument("--peer-repeat", type=int, default=1)
     options = parser.parse_args()
-    rows = documents(options.data, int(options.megabytes * 1e6), LANGUAGES if options.datatrove else None)
+    print(f"headwater {version('headwater')}, Python {sys.version.split()[0]}, pyarrow {version('pyarrow')}")
     with tempfile.TemporaryDirectory(prefix="headwater-whole-") as folder:
-        place = Path(folder)
-        raw = place / "raw"
-        raw.mkdir()
-        (raw / "rows.jsonl").write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
-        found = [headwater(raw, place / f"round-{number}") for number in range(options.repeat + 1)][1:]
-        ours = statistics.median(row["rate"] for row in found)
-        print(json.dumps(found[-1]))
-        print(f"headwater: {found[-1]['mb']:.1f} MB, median of {options.repeat}: {ours:.1f} MB a CPU-second "
-              f"(lowest {min(row['rate'] for row in found):.1f})")  # fmt: skip
-        if options.datatrove:
-            theirs = datatrove(options.datatrove, rows, place, options.limit)
-            if theirs is None:
-                print(f"datatrove: not done in {options.limit:.0f} s")
-            else:
-                ratio = ours / theirs["rate"]
-                print(f"datatrove: {theirs['mb']:.1f} MB, {theirs['rate']:.2f} MB a CPU-second; ratio {ratio:.1f}")
+        for lang in LANGUAGES:
+            place = Path(folder, lang)
+            raw = write(documents(options.data, int(options.megabytes * 1e6), lang), place / "raw")
+            ours = median_rate(raw, place, options.repeat)
+            print(f"{lang}: headwater {ours['mb']:.1f} MB, {ours['documents']:,} documents, {ours['kept']:,} stay: "
+                  f"{ours['rate']:.2f} MB a CPU-second (collect {ours['collect_s']:.2f} s, curate "
+                  f"{ours['curate_s']:.2f} s), median of {options.repeat}", flush=True)  # fmt: skip
+            if not options.datatrove:
+                continue
+            raw = write(documents(options.data, int(options.peer_megabytes * 1e6), lang), place / "peer")
+            ours = median_rate(raw, place / "same", options.repeat)
+            theirs = datatrove(options.datatrove, raw, place / "datatrove", lang, options.peer_repeat)
+            rate = ours["mb"] / statistics.median(theirs["seconds"])
+            print(f"{lang}: the same {ours['mb']:.1f} MB: headwater {ours['rate']:.2f}, datatrove "
+                  f"{theirs['version']} {rate:.3f} MB a CPU-second ({theirs['kept']:,} of {ours['documents']:,} stay, "
+                  f"median of {options.peer_repeat}): ratio {ours['rate'] / rate:.1f}", flush=True)  # fmt: skip
 
 
 if __name__ == "__main__":
