@@ -23,10 +23,13 @@ from typing import Any
 
 import pytest
 
+from headwater.core.jsonl import JsonlLog
 from headwater.monitor.alerts_rules import DETECTORS, RULES
+from headwater.monitor.config import PrometheusConfig
 from headwater.monitor.deploy_files import Places, write
 from headwater.monitor.grafana import queries
 from headwater.monitor.live_metrics import exposed
+from headwater.monitor.prometheus import PrometheusSink
 from tests.conftest import clean_environment, cli_command
 from tests.monitor.test_prometheus import free_port
 from tests.train.conftest import World, world
@@ -240,10 +243,25 @@ def _told(watched: Watched, place: str, words: str) -> dict[str, Any] | None:
     return next((one for one in said if words in json.dumps(one, ensure_ascii=False)), None)
 
 
+def test_the_finding_that_ends_a_run_is_read_before_it_is_gone(watched: Watched) -> None:
+    run = watched.folder / "doomed"
+    run.mkdir()
+    sink = PrometheusSink(PrometheusConfig(enabled=True, port=free_port()), run, "doomed", pytest.fail)
+    sink.write({"step": 7, "loss": 2.0})
+    try:
+        until(lambda: watched.series('llm_alerts_total{run="doomed",detector="non_finite"}'), "scrape")
+        with JsonlLog(run / "events.jsonl") as log:
+            log.append({"event": "alert", "detector": "non_finite", "time": time.time()})
+    finally:
+        sink.close(failed=True)
+    until(lambda: watched.series('ALERTS{alertname="NonFinite",run="doomed",alertstate="firing"}'), "alert")
+    until(lambda: watched.series(f'up{{instance="127.0.0.1:{sink.port}"}} == 0'), "scrape that fails")
+
+
 def test_a_killed_run_is_seen_as_down_until_it_starts_again(watched: Watched) -> None:
     """Last, as it ends the run."""
     watched.trainer.send_signal(signal.SIGKILL)
     watched.trainer.wait(30)
-    until(lambda: watched.series('up{job="training_metrics"} == 0'), "scrape that fails")
-    until(lambda: watched.series('ALERTS{alertname="TrainingDown"}'), "alert that the run is down")
+    until(lambda: watched.series(f'up{{instance="127.0.0.1:{watched.trainer_port}"}} == 0'), "scrape that fails")
+    until(lambda: watched.series(f'ALERTS{{alertname="TrainingDown",run="{RUN_NAME}"}}'), "alert that it is down")
     assert watched.series("llm_step") == [], "no old figure is shown as if it were of now"

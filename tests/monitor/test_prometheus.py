@@ -8,6 +8,8 @@ import re
 import socket
 import subprocess
 import sys
+import threading
+import time
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -213,6 +215,23 @@ def written(pattern: str) -> set[str]:
     """What a pattern finds in the source of whatever trains."""
     paths = (*(SOURCE / "train").rglob("*.py"), *(SOURCE / "parallel").rglob("*.py"))
     return {found for path in paths for found in re.findall(pattern, path.read_text(encoding="utf-8"))}
+
+
+def test_a_run_that_breaks_off_is_read_once_more_if_it_was_read_before(run: Path) -> None:
+    sink, texts = serve(run, "r"), []
+    scraped(sink)
+    with JsonlLog(run / "events.jsonl") as log:
+        log.append({"event": "alert", "detector": "non_finite"})
+    later = threading.Timer(0.5, lambda: texts.append(scraped(sink)))
+    later.start()
+    began = time.monotonic()
+    sink.close(failed=True)
+    assert time.monotonic() - began < 10
+    later.join(10)
+    assert 'llm_alerts_total{detector="non_finite",run="r"} 1.0' in texts[0]
+    sink, began = serve(run, "r"), time.monotonic()
+    sink.close(failed=True)
+    assert time.monotonic() - began < 5, "nobody read it"
 
 
 def test_every_event_is_counted_from_zero() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -40,6 +41,12 @@ MOST_SERIES = 200
 """Of one metric at most so many series are shown, the first that came; one more label value costs every scrape."""
 
 LONGEST_LABEL = 200
+READ_WITHIN_SECONDS, LAST_SCRAPE_SECONDS = 60.0, 20.0
+"""A run that broke off waits for one more scrape if there was one lately: Prometheus usually comes every 15 seconds."""
+
+SENDING_SECONDS = 0.2
+"""From figures that are collected to an answer that is sent."""
+
 TARGETS = "prometheus-targets"
 """The folder of target files, beside the runs."""
 
@@ -79,10 +86,12 @@ class PrometheusSink:
         self._collector.update(record)
 
     def close(self, *, failed: bool = False) -> None:
-        """`failed`: the run broke off. Its target then stays, so that Prometheus sees that it is down; the next start
-        on this machine removes it."""
+        """`failed`: the run broke off. Where Prometheus reads it, it may do so once more, so that the alert says why;
+        the target stays, so that the run is seen as down, until the next start on this machine."""
         self._endpoints.unlink(missing_ok=True)  # first what others read: the process may be told to hurry
-        if self._target is not None and not failed:
+        if failed:
+            self._collector.wait_for_scrape()
+        elif self._target is not None:
             withdraw_target(self._target)
         self._server.close()
 
@@ -95,6 +104,9 @@ class _RunCollector:
         self._failures = failures
         self._events = _Events(run_dir / "events.jsonl")
         self._lock = threading.Lock()
+        self._scraped = threading.Condition()
+        self._begun = self._finished = 0
+        self._last_scrape = -math.inf
         self._values: dict[str, Any] = {}
         self._histograms = {key: _Histogram(one.buckets) for key, one in METRICS.items() if one.kind == "histogram"}
 
@@ -107,6 +119,9 @@ class _RunCollector:
                     histogram.add(value)
 
     def collect(self) -> Iterator[core.Metric]:
+        with self._scraped:
+            self._begun += 1
+            number = self._begun
         with self._lock:
             values = dict(self._values)
             histograms = {key: (one.cumulative(), one.sum) for key, one in self._histograms.items() if one.count}
@@ -120,6 +135,19 @@ class _RunCollector:
         for key, metric in _OWN.items():
             if own.get(key) is not None:
                 yield from family(metric, own[key], run=self._run)
+        with self._scraped:
+            self._finished, self._last_scrape = max(self._finished, number), time.monotonic()
+            self._scraped.notify_all()
+
+    def wait_for_scrape(self) -> None:
+        """Until a scrape that begins now is over, at most `LAST_SCRAPE_SECONDS`; not at all where nobody has been
+        reading."""
+        with self._scraped:
+            before = self._begun
+            read = time.monotonic() - self._last_scrape < READ_WITHIN_SECONDS
+            again = read and self._scraped.wait_for(lambda: self._finished > before, LAST_SCRAPE_SECONDS)
+        if again:
+            time.sleep(SENDING_SECONDS)
 
     def _histogram(self, metric: Metric, buckets: list[tuple[str, float]], total: float) -> core.Metric:
         from prometheus_client.core import HistogramMetricFamily
