@@ -46,9 +46,8 @@ def documents(domain: str, split: str, count: int) -> list[Document]:
     return made
 
 
-@pytest.fixture(scope="session")
-def world(tmp_path_factory: pytest.TempPathFactory) -> World:
-    root = tmp_path_factory.mktemp("world")
+def make_world(root: Path, *, train: int = 300, validation: int = 40) -> World:
+    """A tokenizer and a packed dataset of so many documents a domain."""
     texts = root / "texts"
     texts.mkdir()
     for document in documents("web", "train", 200):
@@ -57,7 +56,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     tokenizer = Tokenizer.load(root / "tokenizer")
     spec = spec_for(DatasetConfig(), tokenizer)
     facts = []
-    for split, count in (("train", 300), ("validation", 40)):
+    for split, count in (("train", train), ("validation", validation)):
         (root / "dataset" / split).mkdir(parents=True)
         for domain in ("code", "web"):
             name = f"{split}/{domain}-00000.tokens"
@@ -67,6 +66,11 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
             facts.append((split, domain, {"name": name, **writer.counts}))
     atomic_write(root / "dataset" / INDEX, pretty_json(dataset_index(spec, facts)))
     return World(root / "tokenizer", root / "dataset")
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    return make_world(tmp_path_factory.mktemp("world"))
 
 
 TINY = {

@@ -14,6 +14,8 @@ import pytest
 import torch
 
 from headwater.core.progress import SILENT
+from headwater.monitor import MonitorConfig
+from headwater.monitor.config import DetectorsConfig
 from headwater.parallel.config import ParallelConfig
 from headwater.train import RunFolder, train
 from headwater.train.callbacks import Callback
@@ -51,11 +53,16 @@ class Stops(Callback):
 
 
 def go(
-    world: World, path: Path, *callbacks: Callback, layout: ParallelConfig | None = None, **changes: Any
+    world: World,
+    path: Path,
+    *callbacks: Callback,
+    layout: ParallelConfig | None = None,
+    monitor: MonitorConfig | None = None,
+    **changes: Any,
 ) -> RunFolder:
     return train(
         dataset=world.dataset, tokenizer=world.tokenizer, run_dir=path, model=MODEL, config={**CONFIG, **changes},
-        parallel=layout or ParallelConfig(micro_batch=4), reporter=SILENT, callbacks=callbacks,
+        parallel=layout or ParallelConfig(micro_batch=4), reporter=SILENT, callbacks=callbacks, monitor=monitor,
     )  # fmt: skip
 
 
@@ -285,6 +292,35 @@ def test_ranks_recover_together(
         torch.testing.assert_close(ours[name], tensor, rtol=0, atol=2e-4, msg=name)
 
 
+# Weights that change by themselves.
+
+
+class FlipsBit(Callback):
+    """A bit of a mantissa, once: no loss would tell."""
+
+    name = "flips"
+    done = False
+
+    def before_step(self, trainer: Trainer, step: int) -> None:
+        if step == 57 and not self.done:
+            self.done = True
+            with torch.no_grad():
+                trainer.module.parameters["model.norm.weight"][3:4].view(torch.int32).bitwise_xor_(1 << 9)
+
+
+def test_after_a_flipped_bit_the_run_is_bitwise_the_one_without(
+    world: World, beginning: Path, clean: RunFolder, tmp_path: Path
+) -> None:
+    """A checkpoint from just after the last update may have the bit as well, so it is not gone back to."""
+    run = go(world, begun(beginning, tmp_path / "run"), FlipsBit())
+    assert actions(run) == ["rewind"]
+    (rewind,) = run.ledger().rewinds()
+    assert (rewind.step, rewind.data["to"], rewind.data["why"]) == (57, 48, ["changed_weights"])
+    assert not [entry for entry in run.ledger() if entry.kind == "skip"]
+    ours, theirs = load_weights(run.path).tensors, load_weights(clean.path).tensors
+    assert all(torch.equal(ours[name], tensor) for name, tensor in theirs.items())
+
+
 # Up the ladder.
 
 
@@ -301,8 +337,9 @@ class Breaks(BrokenWeight):
 def test_a_run_that_cannot_be_helped_stops_with_a_report(world: World, beginning: Path, tmp_path: Path) -> None:
     once = {"skip": {"times": 1}, "rewind": {"times": 1}, "lower_lr": {"times": 1, "steps": 9}}
     path = begun(beginning, tmp_path / "run")
+    unchecked = MonitorConfig(detectors=DetectorsConfig(check_weights=False))
     with pytest.raises(RecoveryStoppedError, match="non finite again") as caught:
-        go(world, path, Breaks(51, "model.layers.0.mlp.up_proj.weight"), recovery=once)
+        go(world, path, Breaks(51, "model.layers.0.mlp.up_proj.weight"), recovery=once, monitor=unchecked)
     assert caught.value.exit_code == 3
     run = RunFolder.open(path)
     assert actions(run) == ["skip", "rewind", "skip", "lower_lr", "skip"]
@@ -318,6 +355,14 @@ def test_a_run_that_cannot_be_helped_stops_with_a_report(world: World, beginning
     rates = {row["step"]: row["lr"] for row in mended.metrics()}
     until = next(entry.data["until"] for entry in run.ledger() if entry.kind == "lr")
     assert rates[until] < 0.6 * rates[until + 1]
+
+
+def test_weights_that_keep_changing_stop_the_run(world: World, beginning: Path, tmp_path: Path) -> None:
+    path = begun(beginning, tmp_path / "run")
+    with pytest.raises(RecoveryStoppedError, match="changed weights") as caught:
+        go(world, path, Breaks(51, "model.layers.0.mlp.up_proj.weight"))
+    assert actions(RunFolder(path)) == ["rewind", "rewind"]
+    assert "--step 50" in caught.value.mend
 
 
 def test_without_a_checkpoint_to_go_back_to_the_run_slows_down(

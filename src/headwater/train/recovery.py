@@ -83,27 +83,32 @@ class RecoveryCallback(Callback):
 
     def _look(self, trainer: Trainer, reading: Reading) -> Trouble | None:
         """What is wrong with a step and to be acted upon."""
-        wanted = {"non_finite"} if planned_change(trainer.plan, reading.step) else set(self._config.on)
-        found = [alert for alert in self._detection.found if alert.detector in wanted & set(self._config.on)]
+        wanted = set(self._config.on)
+        if planned_change(trainer.plan, reading.step):
+            wanted &= {"non_finite", "changed_weights"}
+        found = [alert for alert in self._detection.found if alert.detector in wanted]
         names = {alert.detector for alert in found}
         if not reading.finite and "non_finite" in self._config.on:
             names.add("non_finite")
         if not names:
             return None
-        return Trouble(reading.step, min((alert.onset for alert in found), default=reading.step), tuple(sorted(names)))
+        onset = min((alert.onset for alert in found), default=reading.step)
+        if "changed_weights" in names:  # since the last update, and perhaps before the checkpoint after it
+            onset = min(onset, reading.step - 1)
+        return Trouble(reading.step, onset, tuple(sorted(names)))
 
     def _act(self, trainer: Trainer, trouble: Trouble) -> bool:
         """Take the next rung. False: hold the step's update. Raises Rewind and RecoveryStoppedError."""
         ledger, step = trainer.ledger, trouble.step
-        rung = choose_rung(self._config, ledger, step)
+        rung = choose_rung(self._config, ledger, step, can_skip=not trouble.of_weights)
         if rung == "skip":
             self._record(trainer, "skip", trouble, [self._hold(trouble)])
             return False
         trouble = Trouble(step, onset_of(ledger, trouble), trouble.why)
         target = self._target(trainer, trouble) if rung != "stop" else None
         if target is None and rung != "stop":
-            rung = choose_rung(self._config, ledger, step, can_go_back=False)
-        if rung == "stop":
+            rung = choose_rung(self._config, ledger, step, can_skip=False, can_go_back=False)
+        if rung == "stop" or (rung == "lower_lr" and trouble.of_weights):  # a slower run flips as many bits
             raise self._stop(trainer, trouble)
         slower = self._config.lower_lr
         lower_lr = (slower.factor, step + slower.steps) if rung == "lower_lr" else None
@@ -133,6 +138,8 @@ class RecoveryCallback(Callback):
 
     def _guilty(self, trainer: Trainer, trouble: Trouble) -> list[SampleRef]:
         """Samples that are not to be read again."""
+        if trouble.of_weights:
+            return []
         order = self._data.order
         wrong = [*held_before(trainer.ledger, trouble.step), trouble.step]
         before = range(max(1, wrong[0] - REFERENCE_STEPS), wrong[0])

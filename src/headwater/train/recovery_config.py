@@ -12,7 +12,7 @@ from typing import Literal
 
 from headwater.core.config import Section, field
 
-Trouble = Literal["non_finite", "loss_spike", "moving_average", "gradient_explosion"]
+Trouble = Literal["non_finite", "changed_weights", "loss_spike", "moving_average", "gradient_explosion"]
 
 
 class SkipConfig(Section):
@@ -61,9 +61,12 @@ class RecoveryConfig(Section):
     enabled: bool = field(True, kind="operational")
     """Act; otherwise what is found is only said, and NaN ends the run."""
 
-    on: tuple[Trouble, ...] = field(("non_finite", "loss_spike", "gradient_explosion"), kind="operational")
+    on: tuple[Trouble, ...] = field(
+        ("non_finite", "changed_weights", "loss_spike", "gradient_explosion"), kind="operational"
+    )
     """Detectors that are acted upon (`monitor.detectors`). In the first 32 steps after the data or its length change as
-    planned only `non_finite` is: a loss that jumps is expected there."""
+    planned a loss or gradient that jumps is expected, and left alone. Weights that change by themselves are not skipped
+    over: the run goes back at once, and reads the same samples again."""
 
     skip: SkipConfig = field(default_factory=SkipConfig, kind="operational")
     """Skip the step."""

@@ -43,20 +43,27 @@ class Trouble:
     why: tuple[str, ...]
 
     @property
+    def of_weights(self) -> bool:
+        """Whether it is the weights that changed, by nobody's doing: skipping mends nothing, and no data is guilty."""
+        return "changed_weights" in self.why
+
+    @property
     def facts(self) -> dict[str, Any]:
         return {"why": list(self.why), "onset": self.onset}
 
 
-def choose_rung(config: RecoveryConfig, ledger: RunLedger, step: int, *, can_go_back: bool = True) -> Rung:
+def choose_rung(
+    config: RecoveryConfig, ledger: RunLedger, step: int, *, can_skip: bool = True, can_go_back: bool = True
+) -> Rung:
     """The first rung that is not used up. Each time a higher one is taken, steps may be skipped anew. Without a
-    checkpoint to go back to there is no second rung."""
+    checkpoint to go back to there is no second rung; where the weights are broken, no first."""
     last = max((entry.number for entry in ledger if "rung" in entry.data), default=-1)
     held = [
         entry
         for entry in ledger.effective()
         if entry.kind == "hold" and entry.number > last and step - config.skip.within < entry.step < step
     ]
-    if len(held) < config.skip.times:
+    if can_skip and len(held) < config.skip.times:
         return "skip"
     if can_go_back and _recent(ledger, "rewind", step - config.rewind.within) < config.rewind.times:
         return "rewind"
