@@ -186,6 +186,19 @@ def test_the_keyboard_reaches_everything(server: DashboardServer, browser: Brows
     page.close()
 
 
+def test_a_finger_reads_a_value_and_what_it_read_stays(server: DashboardServer, browser: Browser) -> None:
+    page = browser.open(address(server, "spiky"), width=390).ready()
+    page.call("Emulation.setTouchEmulationEnabled", enabled=True)
+    page.run("document.querySelector('#chart-loss > svg').scrollIntoView({block: 'center'})")
+    picture = "document.querySelector('#chart-loss > svg').getBoundingClientRect()"
+    x, y = page.run(f"(({{x, y, width, height}}) => [x + width / 2, y + height / 2])({picture})")
+    page.call("Input.dispatchTouchEvent", type="touchStart", touchPoints=[{"x": x, "y": y}])
+    page.call("Input.dispatchTouchEvent", type="touchEnd", touchPoints=[])
+    page.wait("document.querySelector('#chart-loss .reading').textContent.startsWith('step ')")
+    at_rest(page)
+    page.close()
+
+
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("width", [1280, 390])
 def test_it_can_be_read_wide_on_a_phone_in_light_and_in_dark(

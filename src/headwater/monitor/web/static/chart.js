@@ -110,8 +110,11 @@ function makeChart(panel) {
     change({cursor: settle(x)});
   });
   picture.addEventListener("pointerdown", (event) => {
-    if (plot && event.pointerType === "mouse" && event.button === 0) {
-      const x = placeOf(event);
+    if (!plot) return;
+    const x = placeOf(event);
+    if (event.pointerType !== "mouse") {
+      change({cursor: settle(x)}); // a finger reads; what it read stays until the next touch
+    } else if (event.button === 0) {
       drag = {from: x, to: x};
       picture.setPointerCapture(event.pointerId);
     }
@@ -123,7 +126,7 @@ function makeChart(panel) {
     if (plot.px(to) - plot.px(from) > 6) zoom(from, to);
     else read();
   });
-  picture.addEventListener("pointerleave", () => !drag && change({cursor: null}));
+  picture.addEventListener("pointerleave", (event) => !drag && event.pointerType === "mouse" && change({cursor: null}));
   picture.addEventListener("dblclick", () => change({span: null}));
   picture.addEventListener("keydown", (event) => {
     if (!plot) return;

@@ -110,12 +110,15 @@ function makeHeat(fetchMap) {
     reading.textContent = `${row.name} · step ${count(data.s[cell.x])} · ${value == null ? "nothing sampled" : exact(value)}`;
   }
 
-  canvas.addEventListener("pointermove", (event) => {
+  function point(event) {
     const box = canvas.getBoundingClientRect();
     cell = {x: Math.floor(((event.clientX - box.left) / box.width) * data.s.length), y: Math.floor((event.clientY - box.top) / height)};
     read();
-  });
-  canvas.addEventListener("pointerleave", () => ((cell = null), read()));
+  }
+
+  canvas.addEventListener("pointermove", point);
+  canvas.addEventListener("pointerdown", point);
+  canvas.addEventListener("pointerleave", (event) => event.pointerType === "mouse" && ((cell = null), read()));
   canvas.addEventListener("keydown", (event) => {
     const move = {ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1]}[event.key];
     if (!move || !data) return;
