@@ -317,6 +317,23 @@ def test_a_poor_run_gives_words_and_no_error(tmp_path: Path, browser: Browser, c
     page.close()
 
 
+def test_a_record_without_tokens_and_times_says_so_on_those_axes(tmp_path: Path, browser: Browser) -> None:
+    with MetricsRecord(tmp_path / "metrics.jsonl") as record:
+        for step in range(1, 50):
+            record.append({"step": step, "loss": 3.0 - step / 50})
+    page = browser.open(write_report(tmp_path, tmp_path / "r.html").as_uri()).ready()
+    reading = "document.querySelector('#chart-loss .reading').textContent"
+    for name, said in (
+        ("tokens", "no tokens are recorded"),
+        ("time", "no times are recorded"),
+        ("steps", "over steps"),
+    ):
+        page.run(f"[...document.querySelectorAll('.controls button')].find(b => b.textContent === '{name}').click()")
+        assert page.run(reading) == said
+    at_rest(page)
+    page.close()
+
+
 def test_a_report_compares_runs_and_asks_for_nothing(workspace: Path, tmp_path: Path, browser: Browser) -> None:
     runs = [workspace / "runs" / name for name in ("spiky", "平稳")]
     page = browser.open(write_report(runs[0], tmp_path / "r.html", compare=runs[1:]).as_uri()).ready()

@@ -263,7 +263,7 @@ class RunReader:
         there = ~numpy.isnan(tokens)
         filled = numpy.interp(steps, steps[there], tokens[there]) if there.any() else numpy.empty(0)
         return {"s": whole(steps[kept]), "tokens": rounded(filled[kept]) if len(filled) else [],
-                "time": rounded(passed[kept])}  # fmt: skip
+                "time": rounded(passed[kept]) if passed.any() else []}  # fmt: skip
 
     def _facts(self, record: dict[str, Any]) -> list[list[str]]:
         stated = record.get("facts")

@@ -41,7 +41,7 @@ function makeChart(panel) {
   function read() {
     if (!plot) {
       legend.replaceChildren();
-      reading.textContent = state.span ? "nothing recorded in these steps" : "nothing recorded";
+      reading.textContent = state.span ? "nothing recorded in these steps" : placed().length ? "nothing recorded" : `no ${AXES[state.axis].name} are recorded`;
       return;
     }
     reading.classList.toggle("still", state.cursor == null);

@@ -7,7 +7,7 @@ const SMOOTHING = [0, 0.01, 0.03, 0.1];
 
 /** The curves of a panel over all runs shown: [{name, run, view, colour, dash, line}]. */
 function curvesOf(panelId) {
-  const all = views(), several = all.length > 1, curves = [];
+  const all = placed(), several = views().length > 1, curves = [];
   for (const run of all) {
     const panel = run.view.panels.find((one) => one.id === panelId);
     const lines = panel ? panel.lines : [];
@@ -63,7 +63,7 @@ function drawChart(holder, panel, width, height) {
   }
   const right = width - MARGIN.right, bottom = height - MARGIN.bottom;
   // All charts span the same: what the runs shown have recorded, or the steps looked at.
-  const ends = views().filter(({view}) => view.axis.s.length).flatMap(({view}) =>
+  const ends = placed().flatMap(({view}) =>
     (state.span || [view.axis.s[0], view.axis.s.at(-1)]).map((step) => along(view, step)));
   const low = Math.min(...ends), high = Math.max(...ends);
   const px = (x) => (high > low ? MARGIN.left + ((x - low) / (high - low)) * (right - MARGIN.left) : (MARGIN.left + right) / 2);
@@ -112,7 +112,7 @@ function lineOf(curve, {px, py}) {
 function eventsOf(plot) {
   const order = ["info", "warning", "action", "critical"], several = views().length > 1;
   const found = [];
-  for (const run of views()) {
+  for (const run of placed()) {
     for (const event of run.view.events) {
       if (event.step == null || (several && event.level === "info")) continue;
       const x = along(run.view, event.step);
@@ -142,7 +142,7 @@ const MARKS = {
 /** A red foot where a value was NaN or infinite, and so is missing from the line. */
 function badOf(plot) {
   const keys = {loss: ["loss"], grad_norm: ["grad_norm"], val_loss: ["val_loss"], bits: ["val_bits_per_byte"]}[plot.panel.id] || [];
-  const marks = views().flatMap((run) => keys.flatMap((key) => run.view.not_finite[key] || []).map((step) => along(run.view, step)))
+  const marks = placed().flatMap((run) => keys.flatMap((key) => run.view.not_finite[key] || []).map((step) => along(run.view, step)))
     .filter((x) => x >= plot.low && x <= plot.high);
   return marks.length && svg("g", {class: "bad"}, marks.map((x) =>
     svg("path", {d: `M${(plot.px(x) - 4).toFixed(1)} ${plot.bottom - 9}l8 8m0-8l-8 8`}, svg("title", {}, "not a finite number"))));

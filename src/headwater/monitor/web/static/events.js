@@ -41,5 +41,5 @@ function when(seconds) {
 
 function showStep(event) {
   document.querySelector("figure.chart svg")?.scrollIntoView({block: "center"});
-  change({span: null, cursor: along(event.run.view, event.step)});
+  if (placed().includes(event.run)) change({span: null, cursor: along(event.run.view, event.step)});
 }

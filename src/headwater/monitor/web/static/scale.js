@@ -62,7 +62,7 @@ const AXES = {
   s: {name: "steps", text: (value) => `step ${count(value)}`, unit: () => [1, "steps"]},
   tokens: {name: "tokens", text: (value) => `${short(value)} tokens`, unit: () => [1, "tokens"]},
   time: {
-    name: "time",
+    name: "times",
     text: (value) => duration(value),
     unit: (span) => (span > 4 * 86400 ? [86400, "days"] : span > 7200 ? [3600, "hours"] : span > 240 ? [60, "minutes"] : [1, "seconds"]),
   },
@@ -84,15 +84,16 @@ function between(x, xs, ys) {
   return ys[low] + (width ? (x - xs[low]) / width : 0) * (ys[high] - ys[low]);
 }
 
-/** A run's step as a place on the chosen axis; steps themselves where the run records neither tokens nor time. */
+/** The runs shown that have a place on the chosen axis: not every record has tokens or times. */
+const placed = () => views().filter(({view}) => view.axis.s.length && view.axis[state.axis].length);
+
+/** A run's step as a place on the chosen axis. */
 function along(view, step) {
-  const knots = state.axis === "s" ? null : view.axis[state.axis];
-  return knots && knots.length ? between(step, view.axis.s, knots) : step;
+  return state.axis === "s" ? step : between(step, view.axis.s, view.axis[state.axis]);
 }
 
 function stepAt(view, x) {
-  const knots = state.axis === "s" ? null : view.axis[state.axis];
-  return knots && knots.length ? between(x, knots, view.axis.s) : x;
+  return state.axis === "s" ? x : between(x, view.axis[state.axis], view.axis.s);
 }
 
 /** Index of the value of rising `xs` nearest to `x`. */
