@@ -41,7 +41,9 @@ def test_a_line_names_a_layout(line: str, fields: dict[str, Any], precision: str
         ("", "'' is no part of a layout"),
         ("tp=2,tp=4", "tp is given twice"),
         ("tp=two", "tp = 'two' is not a whole number"),
-        ("tp=-1", "tp = '-1' is not a whole number"),
+        ("tp=-1", "tp = -1 is less than 1"),
+        ("tp=0", "tp = 0 is less than 1"),
+        ("zero_stage=5", "zero = 5 is no ZeRO stage"),
         ("dp=2,dp_shard=2", "dp is given beside dp_replicate or dp_shard"),
     ],
 )

@@ -191,7 +191,9 @@ def _knobs(texts: list[str]) -> dict[str, Any]:
         try:
             out[name.strip()] = value.strip() if name.strip() in ("schedule", "recompute") else int(value)
         except ValueError as error:
-            raise UserError(f"{value!r} is not a whole number", where=f"--fix {name}") from error
+            raise UserError(
+                f"{value!r} is not a whole number", where=f"--fix {name}", mend=f"write --fix {name}=2 or the like"
+            ) from error
     return out
 
 

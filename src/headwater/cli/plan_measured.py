@@ -11,6 +11,9 @@ from pathlib import Path
 from headwater.cli.common import finish, make_reporter
 from headwater.core.errors import UserError
 
+MEASURED = ("fp32", "tf32", "bf16", "fp16", "fp8")
+"""Precisions that a machine can be calibrated in."""
+
 
 def calibrate(precision: str | None, output: Path | None, *, as_json: bool, quiet: bool) -> None:
     """Measure the machine and write, or print, its file."""
@@ -19,6 +22,10 @@ def calibrate(precision: str | None, output: Path | None, *, as_json: bool, quie
     from headwater.simulate.calibrate import calibrate as measure
     from headwater.train.devices import choose_device
 
+    if precision is not None and precision not in MEASURED:
+        raise UserError(
+            f"{precision!r} is not measured", where="--precision", mend=f"one of {', '.join(MEASURED)}, or leave it out"
+        )
     device = choose_device("auto")
     chosen, why = choose_precision(precision or "auto", device, 256)
     make_reporter(quiet=quiet).info(f"measuring {device} in {chosen} ({why}); best while nothing else runs")

@@ -82,7 +82,9 @@ def with_ranks(parallel: ParallelConfig, ranks: int | None) -> ParallelConfig:
     others = parallel.tp * parallel.pp * parallel.cp
     shared = parallel.dp_shard > 1
     kept = parallel.dp_replicate if shared else parallel.dp_shard
-    if ranks < 1 or ranks % (others * kept):
+    if ranks < 1:
+        raise UserError(f"{ranks} ranks", where="--ranks", mend=f"use a multiple of {others * kept:,}")
+    if ranks % (others * kept):
         raise UserError(
             f"{ranks:,} ranks do not divide by tp {parallel.tp} x pp {parallel.pp} x cp {parallel.cp}"
             + (f" x {'dp_replicate' if shared else 'dp_shard'} {kept}" if kept > 1 else ""),

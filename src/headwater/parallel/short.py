@@ -13,6 +13,7 @@ In: the line. Out: fields of the `parallel` section, and a precision if one is n
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from headwater.core.config import field_aliases
@@ -44,9 +45,7 @@ def parse_layout(line: str) -> tuple[dict[str, Any], str | None]:
         if name in _WORDS:
             given[name] = value
             continue
-        if not value.isdecimal():
-            raise _refusal(f"{name} = {value!r} is not a whole number", f"write {name}=2 or the like")
-        given[name] = int(value)
+        given[name] = _count(name, value)
     precision = given.pop("precision", None)
     zero = given.pop("zero", None)
     if (dp := given.pop("dp", None)) is not None:
@@ -58,6 +57,17 @@ def parse_layout(line: str) -> tuple[dict[str, Any], str | None]:
     if given.get("schedule") in (*INTERLEAVED, *V_SHAPED) and given.get("pp", 1) > 1:
         given.setdefault("virtual_stages", 2)
     return given, precision
+
+
+def _count(name: str, value: str) -> int:
+    if not re.fullmatch(r"-?[0-9]{1,9}", value):
+        raise _refusal(f"{name} = {value!r} is not a whole number", f"write {name}=2 or the like")
+    number = int(value)
+    if name == "zero" and not 0 <= number <= 3:
+        raise _refusal(f"zero = {number} is no ZeRO stage", "write zero=0, 1, 2 or 3")
+    if name != "zero" and number < 1:
+        raise _refusal(f"{name} = {number} is less than 1", f"write {name}=1 or more, or leave {name} out")
+    return number
 
 
 def short_layout(parallel: ParallelConfig, precision: str | None = None) -> str:

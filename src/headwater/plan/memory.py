@@ -68,10 +68,10 @@ def activation_bytes(x: Cases) -> tuple[Array, Array]:
     sparse = (routed + per_ffn * x.shared_ffn) / x.tp + 8.0 * x.experts / np.maximum(sp, 1.0)
     kept = attention + t * (dense / x.tp * (1.0 - share) + sparse * share)
     # This project's trainer, as its flight simulator counts it: a float32 stream; whole inputs of column-parallel
-    # products, or, where they are gathered again, whole results of row-parallel ones; silu, its input and both factors.
+    # products, or, where they are gathered again, shares of row-parallel sums; silu, its input and both factors.
     heads_part = (2.0 * q_width + 2.0 * kv_width + 2.0 * o_width) / x.tp
     streams = np.where(again, 4.0, 8.0) / x.width * x.hidden / sp
-    whole = 4.0 * x.hidden
+    whole = 4.0 * x.hidden / np.where(again, sp, 1.0)
     inner = np.where(again, 4.0, 8.0) * x.ffn / x.tp
     own = (np.asarray(x.spread) > 2) & (np.asarray(x.experts) == 0)
     kept = np.where(own, t * (streams + heads_part + whole + inner), kept)

@@ -94,7 +94,8 @@ def make_plan(model: ModelSpec, train: TrainSpec, cluster: ClusterSpec, layout: 
 def check_layout(model: ModelSpec, train: TrainSpec, cluster: ClusterSpec, layout: Layout) -> None:
     """InputError when the layout cannot exist: what does not divide, or more GPUs than there are."""
     rows = (
-        (layout.gpus > cluster.gpus, f"{layout.gpus:,} GPUs of {cluster.gpus:,}", "fewer ranks or more nodes"),
+        (layout.gpus > cluster.gpus, f"it takes {layout.gpus:,} GPUs and the cluster has {cluster.gpus:,}",
+         "fewer ranks or more nodes"),
         (model.heads % layout.tp, f"tp {layout.tp} does not divide {model.heads} heads", "a divisor"),
         (layout.pp > model.layers, f"{layout.pp} stages for {model.layers} layers", "at most one stage a layer"),
         (train.seq % layout.cp, f"cp {layout.cp} does not divide a sequence of {train.seq:,}", "a divisor"),

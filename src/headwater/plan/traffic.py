@@ -39,7 +39,8 @@ def _of_stage(x: Cases, layers: Array, *, embedding: Array, head: Array) -> dict
     pairs = np.where(x.parallel_block > 0, 1.0, 2.0)
     # Forward and backward: an all-reduce each, or a gather and a scatter; sequence parallelism gathers once more in the
     # backward pass, where the gathered input was not kept.
-    passes = pairs * 2.0 * (2.0 + x.recompute)
+    regathered = (np.asarray(x.recompute_light) > 0) & (np.asarray(x.sequence_parallel) > 0)
+    passes = pairs * (2.0 * (2.0 + x.recompute) + np.where(regathered, 1.0, 0.0))
     tp = layers * passes * stream * _share(x.tp)
     ends = np.asarray(embedding) * 1.0 + np.asarray(head) * 1.0
     tp = m * (tp + 2.0 * ends * stream * _share(x.tp))

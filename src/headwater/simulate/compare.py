@@ -100,15 +100,11 @@ def _stages(report: FlightReport) -> dict[int, str]:
 def _why(figure: str, report: FlightReport, plan: Plan, stage: str) -> str:
     """What is known to differ, by figure."""
     flight = report.flight
-    half = flight.precision in ("bf16", "fp16", "fp8")
     reasons: list[str] = []
-    if figure == "traffic pp" and half:
+    if figure == "traffic pp" and flight.precision in ("fp32", "tf32"):
         reasons.append("the stream between stages is float32, 4 bytes an element; the formula takes 2")
-    if figure == "traffic tp":
-        if half:
-            reasons.append("norms give float32, which is gathered before it is cast; the formula takes 2 bytes")
-        if flight.config.activation_checkpointing != "none":
-            reasons.append("what is computed again gathers its input again")
+    if figure == "traffic tp" and flight.config.activation_checkpointing == "full":
+        reasons.append("what is computed again stops before the last sum; the formula counts a whole forward pass")
     if figure == "traffic dp":
         if flight.parallel.pp > 1 and flight.parallel.virtual_stages > 3:
             reasons.append("a rank of more than three stages gives gathered weights back and gathers them again")
