@@ -108,6 +108,9 @@ def report_lines(folder: Path, report: dict[str, Any]) -> str:
     """What a run on files did, for people."""
     lines = [f"{'':<28} {'documents':>12} {'bytes':>16} {'units':>14}", _row("came in", report["in"])]
     lines += [_row(f"dropped: {rule}", lost) for rule, lost in sorted(report["dropped"].items())]
+    lines += [_row(f"cut: {rule}", lost, documents=False) for rule, lost in sorted(report["cut"].items())]
+    if any(report["edited"].values()):
+        lines.append(_row("taken by cleaning", report["edited"], documents=False))
     lines.append(_row("kept", report["out"]))
     quarantined = report["collected"]["quarantined"]
     if quarantined:
@@ -124,5 +127,6 @@ def require_some(folder: Path, report: dict[str, Any]) -> None:
     require_documents(source["documents"], folder, bad, passed)
 
 
-def _row(name: str, counts: dict[str, int]) -> str:
-    return f"{name:<28} {counts['documents']:>12,} {counts['bytes']:>16,} {counts['units']:>14,}"
+def _row(name: str, counts: dict[str, int], documents: bool = True) -> str:
+    number = f"{counts['documents']:,}" if documents else ""
+    return f"{name:<28} {number:>12} {counts['bytes']:>16,} {counts['units']:>14,}"

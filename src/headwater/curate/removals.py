@@ -101,10 +101,20 @@ class CorpusRemovals:
 
 def corpus_of(folder: Path) -> Artifact:
     """The corpus in a folder. Raises InputError if it is none."""
+    if not (folder / MANIFEST).exists():
+        raise _neither(folder)
     artifact = Artifact.open(folder)
     if artifact.stage != "curate":
         raise InputError(f"this is the result of {artifact.stage}", where=str(folder), mend="give a curated corpus")
     return artifact
+
+
+def _neither(folder: Path) -> InputError:
+    return InputError(
+        "this is neither a corpus nor what a verb on files wrote",
+        where=str(folder),
+        mend=f"give a recipe, WORKSPACE/curate/..., or a folder with {KEPT}, {REMOVED} and {REPORT}",
+    )
 
 
 def documents_of(artifact: Artifact) -> Artifact:
@@ -128,11 +138,7 @@ def file_report(folder: Path) -> dict[str, Any]:
             return report
     except (OSError, ValueError, KeyError, TypeError):
         pass
-    raise InputError(
-        "this is neither a corpus nor what a verb on files wrote",
-        where=str(folder),
-        mend=f"give a recipe, WORKSPACE/curate/..., or a folder with {KEPT}, {REMOVED} and {REPORT}",
-    )
+    raise _neither(folder)
 
 
 def file_removals(folder: Path) -> Removals:
