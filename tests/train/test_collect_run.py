@@ -19,6 +19,7 @@ from headwater.monitor.tensor_series import TENSOR_METRICS, TensorSeries
 from headwater.parallel.config import ParallelConfig
 from headwater.train import RunFolder, train
 from headwater.train.callbacks import Callback
+from headwater.train.collectors.callback import own_seconds
 from headwater.train.outcome import Reading
 from headwater.train.recovery_plan import Trouble, rewind_entries
 from headwater.train.trainer import Interrupted, Rewind, Trainer
@@ -191,6 +192,12 @@ class Sleepy(Callback):
     def before_step(self, trainer: Trainer, step: int) -> None:
         if trainer.ranks.rank == 1:
             time.sleep(0.3)
+
+
+def test_a_late_rank_shows_also_where_waiting_cannot_be_told_from_work() -> None:
+    ranks = [(0.01, 0.60), (0.21, 0.40), (0.01, 0.61)]  # the second is late by 0.2 s, and the others wait for it
+    assert own_seconds(ranks, told=False) == pytest.approx([0.41, 0.61, 0.41])
+    assert own_seconds(ranks, told=True) == pytest.approx([0.61, 0.61, 0.62])
 
 
 class Details(Callback):

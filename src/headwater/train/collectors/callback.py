@@ -10,7 +10,7 @@ few of them that fit into a line; `tensors/` in the run's folder. Comes before t
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from statistics import median
 from typing import Any
@@ -82,7 +82,7 @@ class CollectorsCallback(Callback):
         self._low = LowGradients(config.detectors.grad_norm_low)
         self._clock: StepClock | None = None
         self._files: TensorFiles | None = None
-        self._own_seconds, self._steps = 0.0, 0
+        self._begin_anew()
 
     def on_start(self, trainer: Trainer) -> None:
         self._clock = StepClock(trainer.module, trainer.ranks, self._config.which if self._config.every else ())
@@ -93,7 +93,7 @@ class CollectorsCallback(Callback):
         self.on_rewind(trainer)
 
     def on_rewind(self, trainer: Trainer) -> None:
-        self._own_seconds, self._steps = 0.0, 0
+        self._begin_anew()
         with self._kept(trainer):
             if self._files is not None:
                 self._files.cut_after(trainer.step)
@@ -136,20 +136,25 @@ class CollectorsCallback(Callback):
 
     def _compare_ranks(self, trainer: Trainer, clock: StepClock) -> None:
         """Every so many steps, who took how long for its own part of them: all but waiting for others."""
-        waited = clock.blocked_seconds or 0.0
-        self._own_seconds += trainer.record["step_seconds"] - waited - clock.whole_seconds
+        late = trainer.record["data_wait_seconds"]
+        self._late_seconds += late
+        self._work_seconds += trainer.record["step_seconds"] - late - (clock.blocked_seconds or 0.0)
+        self._work_seconds -= trainer.record.get("monitor_seconds", 0.0)
         self._steps += 1
         if trainer.step % RANKS_EVERY:
             return
-        own = torch.tensor([self._own_seconds / self._steps], dtype=torch.float64)
-        every = torch.empty(trainer.ranks.size, dtype=torch.float64)
-        dist.all_gather_single(every, own, group=trainer.ranks.group)
-        seconds: list[float] = every.tolist()
-        self._own_seconds, self._steps = 0.0, 0
+        own = torch.tensor([self._late_seconds, self._work_seconds], dtype=torch.float64) / self._steps
+        everyone = torch.empty(2 * trainer.ranks.size, dtype=torch.float64)
+        dist.all_gather_single(everyone, own, group=trainer.ranks.group)
+        seconds = own_seconds(everyone.view(-1, 2).tolist(), told=clock.blocked_seconds is not None)
+        self._begin_anew()
         middle = median(seconds)
         trainer.details["rank_seconds"] = seconds
         slowest = sorted(range(len(seconds)), key=lambda rank: -seconds[rank])[:SLOWEST]
         trainer.record["straggler_score"] = {str(rank): middle / max(seconds[rank], 1e-9) for rank in slowest}
+
+    def _begin_anew(self) -> None:
+        self._late_seconds, self._work_seconds, self._steps = 0.0, 0.0, 0
 
     def close(self, trainer: Trainer) -> None:
         trainer.module.observer = StepObserver()
@@ -159,3 +164,11 @@ class CollectorsCallback(Callback):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._low.load_state_dict(state["low"])
+
+
+def own_seconds(ranks: Sequence[Sequence[float]], *, told: bool) -> list[float]:
+    """What each rank took for its own part of a step. ranks: (seconds until its batch was there, seconds after that).
+    `told`: the second leave out waiting for other ranks. Where they do not, every rank has the time of the one that
+    waited least: late batches and slow hosts still show."""
+    least = min(work for _, work in ranks)
+    return [late + (work if told else least) for late, work in ranks]
