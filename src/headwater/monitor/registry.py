@@ -131,7 +131,7 @@ METRICS: dict[str, Metric] = _declare(
     Metric("param_weight_norm", "llm_param_weight_norm", "gauge", "norm", "Norms of parameters",
            "Norm of a parameter before the update; the largest and smallest of a sample", ("tensor",)),
     Metric("update_ratio", "llm_update_ratio", "gauge", "ratio", "Updates of parameters",
-           "||dW|| / ||W|| of a step; the largest and smallest of a sample", ("tensor",)),
+           "Norm of a parameter's change in a step over its norm; the largest and smallest of a sample", ("tensor",)),
     Metric("head_entropy_ratio", "llm_attention_entropy_ratio", "gauge", "ratio", "Attention entropy",
            "Entropy of a head's attention over its largest possible value; the largest and smallest of a sample",
            ("head",)),
