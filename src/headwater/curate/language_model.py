@@ -1,7 +1,7 @@
 """py3langid's model, asked fast: which languages a few words in any alphabet but CJK may be in.
 
 In: words. Out: a chance for each language. The walk through the model's automaton is compiled once some hundred texts
-have been asked about; compiled or not, the numbers are the same on every machine.
+have been asked about, or cleaning is compiled; the numbers are the same either way, on every machine.
 
     chances("Heute ist das Wetter sehr schön")     # [("de", 1.0), ...], 0.99
 """
@@ -9,6 +9,7 @@ have been asked about; compiled or not, the numbers are the same on every machin
 from __future__ import annotations
 
 import math
+import sys
 import unicodedata
 from dataclasses import dataclass
 from functools import cache
@@ -103,7 +104,7 @@ def _sums(model: _Model, data: bytes) -> NDArray[np.float64] | None:
     model.asked += 1
     hits = np.empty(len(data), np.int64)
     letters = np.frombuffer(data, np.uint8)
-    if model.asked > _COMPILE_AFTER:
+    if model.asked > _COMPILE_AFTER or "headwater.curate.survey_kernels" in sys.modules:
         kernels = _compiled()
         count = kernels.walk(letters, model.move, model.row, model.output, hits)
         sums = np.zeros(model.logs.shape[1])

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from headwater.core.units import APOSTROPHE, DIGIT, HAN, HANGUL, JOINER, LATIN, LETTER, MARK, POINT, SPACE
+from headwater.curate.boilerplate import MOST_CHARACTERS
 from headwater.curate.mojibake import MARKS
 from headwater.curate.quality.kernels import kernel
 from headwater.curate.survey import (
@@ -112,6 +113,8 @@ def _look(data: Any, begin: Any, end: Any, table: Any, starts: Any, row: Any) ->
     last_point = 10
     inside = False  # the character before belongs to a word
     indent = True  # nothing but spaces in the line so far
+    phrase = False  # the line begins as boilerplate does, or has the sign of a notice
+    line_at: Any = 0  # where the line begins
     collected = 0  # characters of the line's beginning in `start`
     start = np.uint64(0)
     characters: Any = 0
@@ -223,13 +226,13 @@ def _look(data: Any, begin: Any, end: Any, table: Any, starts: Any, row: Any) ->
             start = (start ^ np.uint64(letter)) * _FACTOR
             collected += 1
             if point == 0x130 or point == 0x212A:  # become ASCII letters when lowered
-                flags |= BOILERPLATE
+                phrase = True
             if collected >= 2:
                 slot = np.int64(start >> np.uint64(54))
                 while starts[slot] != 0 and starts[slot] != start:
                     slot = (slot + 1) & 1023
                 if starts[slot] == start:
-                    flags |= BOILERPLATE
+                    phrase = True
         if not found & SIGNAL:
             indent = False
         elif 48 <= point <= 57:
@@ -255,6 +258,9 @@ def _look(data: Any, begin: Any, end: Any, table: Any, starts: Any, row: Any) ->
         elif point == 10:
             if last_point == 32 or last_point == 9 or window & _THREE == _BLANK:
                 flags |= SPACING
+            if phrase and characters - line_at <= MOST_CHARACTERS:
+                flags |= BOILERPLATE
+            phrase, line_at = False, characters + 1
             indent = True
             collected = 0
             start = np.uint64(0)
@@ -280,7 +286,7 @@ def _look(data: Any, begin: Any, end: Any, table: Any, starts: Any, row: Any) ->
                 if point == 96:
                     flags |= CODE_OR_LINK
             elif _is_notice(point, window, data[at] if at < end else 0):
-                flags |= BOILERPLATE
+                phrase = True
             elif point >= 0x4E00:
                 for place in range(_GARBLED.size):
                     if point == _GARBLED[place]:
@@ -289,6 +295,8 @@ def _look(data: Any, begin: Any, end: Any, table: Any, starts: Any, row: Any) ->
         characters += 1
     if last_point == 32 or last_point == 9:
         flags |= SPACING
+    if phrase and characters - line_at <= MOST_CHARACTERS:
+        flags |= BOILERPLATE
     if garbled & (garbled - 1):
         flags |= MOJIBAKE
     row[LATIN] += latin
