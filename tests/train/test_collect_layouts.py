@@ -17,6 +17,7 @@ from headwater.parallel.config import ParallelConfig
 from headwater.parallel.mesh import build_mesh
 from headwater.parallel.precision import Precision
 from headwater.train.batch import Batch
+from headwater.train.collectors import heads
 from headwater.train.collectors.sample import SampleObserver
 from headwater.train.collectors.tensors import TensorFigures
 from headwater.train.config import TrainConfig
@@ -115,8 +116,7 @@ def test_figures_are_what_a_simple_computation_gives() -> None:
         moved = float((parameter.detach() - before[name]).norm() / before[name].norm())
         assert sample["update_ratio"][name] == pytest.approx(moved, rel=1e-4)
         assert sample["weight_norm"][name] == pytest.approx(float(before[name].norm()), rel=1e-5)
-    heads = reference_heads(before, layer=1)
-    for metric, values in heads.items():
+    for metric, values in reference_heads(before, layer=1).items():
         for head, value in enumerate(values):
             assert sample[metric][f"layers.1.head.{head}"] == pytest.approx(value, rel=1e-4), (metric, head)
 
@@ -135,8 +135,8 @@ def reference_heads(weights: dict[str, torch.Tensor], layer: int) -> dict[str, l
     attention.register_forward_pre_hook(lambda _, args: seen.update(x=args[0], cos=args[1], sin=args[2]))
     with torch.no_grad():
         model(first.tokens, first.positions, BlockLayout(first.documents))
-        x, (heads, kv, width) = seen["x"][0], (MODEL.num_attention_heads, MODEL.num_key_value_heads, MODEL.head_dim)
-        q = rotate(attention.q_proj(x).view(1, -1, heads, width), seen["cos"], seen["sin"])[0]
+        x, (number, kv, width) = seen["x"][0], (MODEL.num_attention_heads, MODEL.num_key_value_heads, MODEL.head_dim)
+        q = rotate(attention.q_proj(x).view(1, -1, number, width), seen["cos"], seen["sin"])[0]
         k = rotate(attention.k_proj(x).view(1, -1, kv, width), seen["cos"], seen["sin"])[0]
         v = attention.v_proj(x).view(-1, kv, width)
     documents = first.documents[0]
@@ -144,8 +144,8 @@ def reference_heads(weights: dict[str, torch.Tensor], layer: int) -> dict[str, l
     found: dict[str, list[float]] = {"head_entropy": [], "head_sink": [], "head_max_logit": []}
     sizes = []
     out_weight = attention.o_proj.weight.detach()
-    for head in range(heads):
-        group = head * kv // heads
+    for head in range(number):
+        group = head * kv // number
         scores = q[:, head] @ k[:, group].T / math.sqrt(width)
         entropies, sinks, largest, squares = [], [], -math.inf, 0.0
         for query in range(n):
@@ -161,7 +161,7 @@ def reference_heads(weights: dict[str, torch.Tensor], layer: int) -> dict[str, l
         found["head_sink"].append(sum(sinks) / len(sinks))
         found["head_max_logit"].append(largest)
         sizes.append(math.sqrt(squares / n))
-    return found | {"head_activity": [size * heads / sum(sizes) for size in sizes]}
+    return found | {"head_activity": [size * number / sum(sizes) for size in sizes]}
 
 
 MUON = {"optimizer": {"name": "muon", "lr": 0.02, "eps": 1e-6}}
@@ -205,6 +205,21 @@ def test_a_model_too_large_to_copy_at_once_takes_turns() -> None:
         seen += found["update_ratio"]
     assert sorted(seen) == sorted(module.parameters)
     assert 2 <= turn < 20
+
+
+def test_long_windows_are_looked_at_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    def sample() -> Sample:
+        mesh = build_mesh(ParallelConfig(), torch.device("cpu"))
+        module = TrainModule.build(MODEL, train_config(), mesh=mesh, precision="fp32", micro_batch=4, seed=3)
+        observer = SampleObserver(module, Ranks(), ("heads",))
+        module.observer = observer
+        module.train_step(1, batch(1), lr_factor=1.0)
+        return observer.sample
+
+    whole = sample()
+    monkeypatch.setattr(heads, "AT_ONCE", 1)
+    for metric, values in sample().items():
+        assert values == pytest.approx(whole[metric], rel=1e-5), metric
 
 
 def test_a_dead_head_is_seen_and_so_is_one_that_looks_at_one_token() -> None:

@@ -40,8 +40,8 @@ from headwater.parallel.mesh import Mesh
 from headwater.parallel.slices import local
 
 QUERIES = 64
-_AT_ONCE = 1 << 23
-"""Elements of the heads' outputs at the model's width that are made at once."""
+AT_ONCE = 1 << 24
+"""Elements that are made at once: of scores, and of the heads' outputs at the model's width."""
 
 ENTROPY, SINK, SQUARES, COUNTED, LOOKED = range(5)
 """Rows of the sums: figures, then the number of queries behind the first two and behind the third."""
@@ -94,43 +94,43 @@ class HeadFigures:
         self, layer: int, attention: Any, q: Tensor, k: Tensor, out: Tensor, borders: BlockLayout | Borders | None
     ) -> None:
         """This rank's columns and heads: q, out [1, columns, heads, head_dim], k [1, columns, kv_heads, head_dim]."""
-        keys = self._whole(k[0]).float()
+        keys = self._whole(k[0])
         columns, places = self._chosen(keys.shape[0], q.device)
-        queries, outputs = q[0, columns].float(), out[0, columns].float()
-        n, heads, width = queries.shape
+        queries, outputs = q[0, columns], out[0, columns].float()
+        n, heads, _ = queries.shape
         if not n:
             return
-        first, end = _visible(places, keys.shape[0], borders, getattr(attention, "reach", None))
-        seen = torch.arange(keys.shape[0], device=q.device)
-        hidden = (seen < first[:, None]) | (seen >= end[:, None])
-        grouped = queries.view(n, keys.shape[1], -1, width)
-        scores = torch.einsum("ngme,sge->gmns", grouped, keys).flatten(0, 1)  # [heads, n, keys]
-        scores = scores.masked_fill_(hidden, -torch.inf)
-        log_z = scores.logsumexp(-1)
-        weights = (scores - log_z[..., None]).exp_()
-        entropy = log_z - (weights * scores.masked_fill(hidden, 0)).sum(-1)
-        visible = end - first
-        several = visible > 1  # one key leaves no choice
-        possible = visible.clamp(min=2).to(entropy.dtype).log()
-        sink = weights.gather(-1, first.expand(heads, n)[..., None])[..., 0]
-        squares = _through_output(outputs, local(attention.o_proj.weight).float())
         start = self._mesh.coordinate("tp") * heads
         here = self._sums[:, layer, start : start + heads]
-        here[ENTROPY] += (entropy / possible * several).sum(-1)
-        here[SINK] += (sink * several).sum(-1)
-        here[SQUARES] += squares
-        here[COUNTED] += several.sum()
-        here[LOOKED] += n
         largest = self._largest[layer, start : start + heads]
-        largest.copy_(torch.maximum(largest, scores.amax((-2, -1)).to(largest.dtype)))
+        here[SQUARES] += _through_output(outputs, local(attention.o_proj.weight).float())
+        here[LOOKED] += n
+        first, end = _visible(places, keys.shape[0], borders, getattr(attention, "reach", None))
+        several = end - first > 1  # one key leaves no choice
+        here[COUNTED] += several.sum()
+        share = heads // keys.shape[1]
+        groups = max(1, AT_ONCE // (share * n * keys.shape[0]))
+        for group in range(0, keys.shape[1], groups):
+            own = slice(share * group, min(heads, share * (group + groups)))
+            scores = _scores(queries[:, own], keys[:, group : group + groups], first, end)
+            log_z = scores.logsumexp(-1)
+            weights = (scores - log_z[..., None]).exp_()
+            entropy = log_z - (weights * scores.clamp(min=torch.finfo(scores.dtype).min)).sum(-1)
+            possible = (end - first).clamp(min=2).to(entropy.dtype).log()
+            sink = weights.gather(-1, first.expand(len(scores), n)[..., None])[..., 0]
+            here[ENTROPY, own] += (entropy / possible * several).sum(-1)
+            here[SINK, own] += (sink * several).sum(-1)
+            largest[own] = torch.maximum(largest[own], scores.amax((-2, -1)).to(largest.dtype))
 
     def _chosen(self, seq: int, device: torch.device) -> tuple[Tensor, Tensor]:
         """(columns of this rank, places in the window) of the queries that are looked at."""
         count = min(QUERIES, seq)
-        wanted = {(number + 1) * seq // count - 1 for number in range(count)}
-        pieces = [(0, seq)] if self._context is None else self._context.pieces(seq)
-        places = [place for first, end in pieces for place in range(first, end)]
-        chosen = [(column, place) for column, place in enumerate(places) if place in wanted]
+        wanted = [(number + 1) * seq // count - 1 for number in range(count)]
+        chosen: list[tuple[int, int]] = []
+        column = 0
+        for first, end in [(0, seq)] if self._context is None else self._context.pieces(seq):
+            chosen += [(column + place - first, place) for place in wanted if first <= place < end]
+            column += end - first
         both = torch.tensor(chosen, dtype=torch.int64, device=device).view(-1, 2)
         return both[:, 0], both[:, 1]
 
@@ -176,6 +176,16 @@ class HeadFigures:
         }
 
 
+def _scores(queries: Tensor, keys: Tensor, first: Tensor, end: Tensor) -> Tensor:
+    """[heads, queries, keys] before the softmax, -inf where a key is not seen. queries [queries, heads, head_dim], keys
+    [keys, kv_heads, head_dim]."""
+    n, heads, width = queries.shape
+    grouped = queries.float().view(n, keys.shape[1], -1, width)
+    scores = torch.einsum("ngme,sge->gmns", grouped, keys.float()).reshape(heads, n, -1)
+    seen = torch.arange(keys.shape[0], device=keys.device)
+    return scores.masked_fill_((seen < first[:, None]) | (seen >= end[:, None]), -torch.inf)
+
+
 def _visible(
     places: Tensor, seq: int, borders: BlockLayout | Borders | None, reach: int | None
 ) -> tuple[Tensor, Tensor]:
@@ -196,7 +206,7 @@ def _through_output(outputs: Tensor, weight: Tensor) -> Tensor:
     head_dim], weight [hidden, heads x head_dim]."""
     n, heads, width = outputs.shape
     by_head = weight.view(-1, heads, width)
-    at_once = max(1, _AT_ONCE // (n * by_head.shape[0]))
+    at_once = max(1, AT_ONCE // (n * by_head.shape[0]))
     parts = [
         torch.einsum("nhe,dhe->hnd", outputs[:, start : start + at_once], by_head[:, start : start + at_once])
         .square()
