@@ -125,3 +125,12 @@ def test_the_verbs_answer_on_results_of_files(results: dict[str, Path], tmp_path
         app, ["undo", "dedup.exact", str(results["curated"]), "--out", str(tmp_path / "undone"), "--quiet"]
     )
     assert "documents restored" in done.output
+
+
+@pytest.mark.parametrize("verb", [["whole"], ["filter"], ["dedup"], ["mix"]], ids=str)
+def test_a_result_inside_its_input_is_refused(verb: list[str], tmp_path: Path) -> None:
+    write_rows(tmp_path / "in" / "in.jsonl", [{"text": sentence(1)}])
+    done = CliRunner().invoke(app, [*verb, str(tmp_path / "in"), "--out", str(tmp_path / "in" / "out")])
+    assert isinstance(done.exception, UserError)
+    assert "inside the input" in str(done.exception)
+    assert not (tmp_path / "in" / "out").exists()

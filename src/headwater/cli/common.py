@@ -182,6 +182,17 @@ def refuse(option: str, given: bool, why: str) -> None:
         raise UserError(f"{option} {why}", where=option, mend=f"leave out {option}")
 
 
+def require_beside(inputs: Sequence[Path], out: Path) -> None:
+    """Raises UserError for a folder of results inside a folder of inputs: the next run would read it."""
+    for path in inputs:
+        if path.is_dir() and out.resolve().is_relative_to(path.resolve()):
+            raise UserError(
+                f"the result would lie inside the input {path}, and be read with it the next time",
+                where=f"--out {out}",
+                mend="name a folder outside",
+            )
+
+
 def require_documents(documents: int, folder: Path, bad: Mapping[str, int], passed_over: Mapping[str, int]) -> None:
     """Work on files that met no document at all is not done: what was read says so, and why. Raises InputError;
     the files of the result, which hold nothing but the quarantine, are written by then."""

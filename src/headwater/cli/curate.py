@@ -18,6 +18,7 @@ from headwater.cli.common import (
     make_reporter,
     one_recipe,
     refuse,
+    require_beside,
     require_documents,
     require_out,
     stage_lines,
@@ -80,6 +81,7 @@ def command(
 
     refuse("--workspace", workspace is not None, "goes with a recipe; files go into --out")
     folder = require_out(out, "the result")
+    require_beside(targets, folder)
     settings = default_recipe(set_)
     options = FileOptions(
         kind=kind, text_field=text_field, id_field=id_field, lang=lang, domain=domain, rewrite_text=rewrite_text

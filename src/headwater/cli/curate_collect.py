@@ -7,7 +7,17 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from headwater.cli.common import Debug, Json, Quiet, Set, finish, make_reporter, require_exists, require_out
+from headwater.cli.common import (
+    Debug,
+    Json,
+    Quiet,
+    Set,
+    finish,
+    make_reporter,
+    require_beside,
+    require_exists,
+    require_out,
+)
 from headwater.core.errors import UserError
 
 
@@ -97,6 +107,7 @@ def mix(
 
     folder = Path("mixed") if plan and out is None else require_out(out, "the result")
     require_exists([*inputs, *([tokenizer] if tokenizer else [])])
+    require_beside(inputs, folder)
     options = MixOptions(
         weights=_shares(weights, "--weights"), total=total, max_repeats=_repeats(max_repeats), fill=fill,
         priority=tuple(name.strip() for name in priority.split(",") if name.strip()),

@@ -15,6 +15,7 @@ from headwater.cli.common import (
     default_recipe,
     finish,
     make_reporter,
+    require_beside,
     require_exists,
     require_out,
 )
@@ -170,6 +171,7 @@ def _run(
 
     folder = require_out(out, "the result")
     require_exists(inputs)
+    require_beside(inputs, folder)
     options = FileOptions(
         kind=kind, text_field=text_field, id_field=id_field, lang=lang, domain=domain, rewrite_text=rewrite_text
     )

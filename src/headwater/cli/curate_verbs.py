@@ -16,6 +16,7 @@ from headwater.cli.common import (
     Quiet,
     finish,
     make_reporter,
+    require_beside,
     require_documents,
     require_exists,
     require_out,
@@ -86,6 +87,7 @@ def dedup(
 
     folder = require_out(out, "the result")
     require_exists([*inputs, *(against or [])])
+    require_beside([*inputs, *(against or [])], folder)
     settings = DedupSettings(
         methods=_names(method), threshold=threshold, measure=measure, priority=_names(priority), passages=passages,
         passage_units=passage_units, fold_traditional=fold_traditional, text_field=text_field, id_field=id_field,
@@ -123,6 +125,7 @@ def decontaminate(
 
     folder = require_out(out, "the result")
     require_exists([*inputs, *benchmark])
+    require_beside([*inputs, *benchmark], folder)
     settings = DecontaminateSettings(
         width=width, threshold=threshold, shortest=min(8, width), fields=tuple(field or ()),
         fold_traditional=fold_traditional, text_field=text_field, id_field=id_field,
