@@ -10,13 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from headwater.core.jsonl import json_safe
 from headwater.core.locks import FolderLock
 from headwater.monitor import MetricsRecord, cut_after
 from headwater.monitor.tensor_series import TENSOR_METRICS
+from headwater.monitor.terminal import summary_text
 from headwater.monitor.web import RunList, RunReader
 from headwater.monitor.web.columns import LEFT_TO_MAPS, Columns
 from headwater.monitor.web.events import happenings
@@ -144,6 +147,52 @@ def test_clocks_that_jump_do_not_stretch_the_time_of_training(tmp_path: Path) ->
     view = read(tmp_path)
     assert view["axis"]["time"][-1] == 97
     assert view["axis"]["time"] == sorted(view["axis"]["time"])
+
+
+NASTY = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.just("NaN"),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
+    max_leaves=6,
+)
+KEYS = st.sampled_from(
+    [
+        "step",
+        "loss",
+        "tokens",
+        "time",
+        "val_loss",
+        "domain_tokens",
+        "step_seconds",
+        "event",
+        "kind",
+        "data",
+        "at",
+        "number",
+        "entries",
+        "goodput",
+        "grad_histogram",
+        "prompt",
+        "text",
+        "why",
+    ]
+)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.dictionaries(KEYS, NASTY, max_size=8), max_size=12), st.binary(max_size=40))
+def test_no_file_of_a_run_can_make_its_view_fail(tmp_path: Path, rows: list[dict[str, Any]], tail: bytes) -> None:
+    text = "".join(json.dumps(row) + "\n" for row in rows).encode() + tail
+    for name in ("metrics", "events", "ledger", "samples"):
+        (tmp_path / f"{name}.jsonl").write_bytes(text)
+    for name in ("run", "final", "stopped"):
+        (tmp_path / f"{name}.json").write_bytes(text.split(b"\n")[0])
+    reader = RunReader(tmp_path)
+    reader.refresh()
+    answered = json_safe(
+        [reader.view(), reader.summary(), reader.peek(), reader.heat(None), reader.heat("grad_histogram")]
+    )
+    orjson.dumps(answered, option=orjson.OPT_NON_STR_KEYS)
+    assert summary_text(reader)
 
 
 @pytest.mark.parametrize("content", [None, b"", b"\n\n", b"{}\n", b'{"step": 0}\n', b'{"step": 5, "time": 3}\n'])
