@@ -9,12 +9,15 @@ ratio. Start-up, waiting for data, checkpoints, validation, lost work and the ti
 
 from __future__ import annotations
 
+import math
+import os
 import time
 from pathlib import Path
-from typing import Any
 
-from headwater.core.jsonl import read_jsonl
-from headwater.monitor.record import read_metrics
+from headwater.core.jsonl import parse_json, read_jsonl
+
+TAIL_BYTES = 1 << 18
+"""Read of the record for its last count; its lines have some kilobytes at most."""
 
 
 class GoodputClock:
@@ -28,17 +31,8 @@ class GoodputClock:
 
     def read(self) -> None:
         """Take up the record as it is now: at the start, and after it has been cut back."""
-        began = [
-            float(event["time"])
-            for event in _events(self._run_dir / "events.jsonl")
-            if event.get("event") == "started" and isinstance(event.get("time"), int | float)
-        ]
-        self._began = min([time.time(), *began])
-        self.productive_seconds = 0.0
-        for row in read_metrics(self._run_dir / "metrics.jsonl"):
-            seconds = row.get("productive_seconds")
-            if isinstance(seconds, int | float):
-                self.productive_seconds = float(seconds)
+        self._began = min(time.time(), _first_start(self._run_dir / "events.jsonl"))
+        self.productive_seconds = _last_count(self._run_dir / "metrics.jsonl")
 
     def add(self, seconds: float) -> None:
         """A step that counts took so long."""
@@ -49,7 +43,25 @@ class GoodputClock:
         return self.productive_seconds / max(time.time() - self._began, self.productive_seconds, 1e-9)
 
 
-def _events(path: Path) -> list[dict[str, Any]]:
-    if not path.exists():
-        return []
-    return [event for event in read_jsonl(path, on_broken=lambda *_: None) if isinstance(event, dict)]
+def _first_start(path: Path) -> float:
+    """When the run first started; infinite for one that has not."""
+    for event in read_jsonl(path, on_broken=lambda *_: None) if path.exists() else ():
+        if isinstance(event, dict) and event.get("event") == "started" and isinstance(event.get("time"), int | float):
+            return float(event["time"])
+    return math.inf
+
+
+def _last_count(path: Path) -> float:
+    """Productive seconds in the newest line that has them, among those at the record's end, which may be long."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
+            lines = file.read().splitlines()
+    except FileNotFoundError:
+        return 0.0
+    for line in reversed(lines):
+        try:
+            return float(parse_json(line)["productive_seconds"])
+        except (ValueError, KeyError, TypeError):  # cut by the beginning of the tail, or torn
+            continue
+    return 0.0
