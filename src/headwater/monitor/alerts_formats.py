@@ -24,7 +24,8 @@ from headwater.monitor.alerts_words import WORDS, Language
 MOST_LINES = 20
 LONGEST_LINE = 300
 MARKS = {"critical": "🔴", "warning": "🟡", "resolved": "🟢"}
-_CONTROL = re.compile(r"[\x00-\x1f\x7f\u2028\u2029\ud800-\udfff]+")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]+")
+"""Ends of lines of any kind, other controls, marks that turn the direction of writing, and halves of characters."""
 
 
 @dataclass(frozen=True, slots=True)
