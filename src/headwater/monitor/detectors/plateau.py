@@ -24,10 +24,10 @@ class Plateau:
     come to rest at the end of its decay.
 
     A healthy loss falls like a power of the steps, by about as much with each doubling, and over any fixed number of
-    steps it looks flat late in a run. So two things are plateaus: within the last `window` steps the loss fell by less
-    than a fifth of what the doubling before them leads to expect, where that is six times more than chance (so long as
-    a run is young); and the loss of the last 50 steps is within `ratio` of what it was at half as many steps, which
-    takes a doubling. Says so once a doubling.
+    steps it looks flat late in a run. So two things are plateaus. Within the last `window` steps the loss fell by less
+    than a hundredth, and than a fifth of what the doubling before them leads to expect, where that is six times more
+    than chance: so long as a run is young. Or the loss of the last 50 steps is within `ratio` of what it was at half as
+    many steps, which takes a doubling. Says so once a doubling.
     """
 
     name = "plateau"
@@ -82,11 +82,12 @@ class Plateau:
         """(fall, expected fall) over the window where it is far too little."""
         start = step - len(values)
         early, late = _at(self._history, start / 2), _at(self._history, start)
-        if early is None or late is None or start < self._after / 3:
+        if early is None or late is None or start < self._after / 2:
             return None
         expected = (early - late) * math.log2(step / start)
         fall, error = _fall(values)
-        return (fall, expected) if fall < 0.2 * expected and expected > 6 * error else None
+        flat = fall < min(0.2 * expected, 0.01 * late)  # a model that rests at token frequencies still falls by more
+        return (fall, expected) if flat and expected > 6 * error else None
 
     def state_dict(self) -> dict[str, Any]:
         return {
