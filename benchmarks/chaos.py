@@ -32,6 +32,8 @@ from headwater.monitor.detectors import machine_detectors
 from headwater.monitor.detectors.detector_set import QUIET_STEPS
 
 OF_THE_MACHINE = {detector.name for detector in machine_detectors()} | {"hang", "disk_full"}
+MOST_OF_RANKS = 20
+"""Trials of each fault of ranks, which take seconds to start."""
 LONGEST = 1_250
 """Steps of a healthy run; more are other runs with other seeds."""
 
@@ -114,7 +116,7 @@ def main() -> None:
         for name in (*CASES, *RANKS):
             instant = name in CASES and CASES[name].instant
             wanted = options.seeds if instant else -(-options.seeds // 2)
-            wanted = min(wanted, CASES[name].most if name in CASES else 20)
+            wanted = min(wanted, CASES[name].most if name in CASES else MOST_OF_RANKS)
             if (name, seed) in done or seed >= wanted or not re.search(options.only, name) or not time_left():
                 continue
             if name in CASES:

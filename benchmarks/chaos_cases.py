@@ -25,8 +25,9 @@ from headwater.diagnose.faults import (
 from headwater.diagnose.faults_bits import FlippedGradient, FlippedWeight
 from headwater.diagnose.faults_machine import FullDisk, Leak, LostSaves, SlowLoader, SlowSteps
 
-PREFIX = 200
-"""Healthy steps before; then the run is stopped and goes on, so that what a resume forgets shows."""
+PREFIX = 300
+"""Healthy steps before, after which all models know more than how often each token comes; then the run is stopped and
+goes on, so that what a resume forgets shows."""
 
 SPIKES = ("loss_spike", "moving_average", "gradient_explosion", "non_finite")
 BESIDE = {"slow_data", "slow_steps", "memory_creep", "disk_full", "old_checkpoint", "overflow"}
@@ -105,7 +106,7 @@ CASES: dict[str, Case] = {
         lambda at, s: LearningRate(at, 1e-4, seed=s), ("plateau", "no_updates", "no_convergence"), 200
     ),
     "dead attention head": Case(lambda at, s: DeadHead(at, layer=s % 2, head=s % 4, seed=s), ("dead_heads",), 200),
-    "slow loader": Case(lambda at, s: SlowLoader(at, seconds=0.03, seed=s), ("slow_data",), 40, after=60),
+    "slow loader": Case(lambda at, s: SlowLoader(at, seconds=0.15, seed=s), ("slow_data",), 40, after=60),
     "slow steps": Case(
         lambda at, s: SlowSteps(at, seconds=1.0, seed=s), ("slow_steps",), 40, after=60, most=10
     ),

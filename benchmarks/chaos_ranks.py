@@ -65,7 +65,7 @@ def _rank(world: World, folder: Path, name: str, at: int, victim: int, seed: int
     faults: dict[str, Fault] = {
         "killed rank": KilledRank(at, rank=victim),
         "rank that hangs": Hang(at, rank=victim),
-        "slow rank": SlowSteps(at, seconds=0.15, rank=victim),
+        "slow rank": SlowSteps(at, seconds=0.4, rank=victim),
     }
     ends = Ends(at + RANKS[name], at, ("slow_rank",))
     with watched_rank(folder / "logs", Ranks.from_env(), timeout_seconds=TIMEOUT):

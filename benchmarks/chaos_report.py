@@ -37,7 +37,7 @@ from headwater.diagnose.faults_bits import FlippedWeight
 callbacks = [PoisonedBatch(50), FlippedWeight(80, "exponent", seed=3)]  # train(..., callbacks=callbacks)
 ```
 
-A trial is a healthy run of 200 steps that is stopped and goes on in a new process's state; the fault comes three steps
+A trial is a healthy run of 300 steps that is stopped and goes on in a new process's state; the fault comes three steps
 after that (60 for the usual duration of steps, which is learned anew), so what a detector forgets at a resume shows.
 Which batch, weight, bit, rank and step it is, is drawn. Rates have 95 % intervals (Wilson). "Steps" are those after the
 first wrong step until the right detector speaks: median and 95th percentile of the trials in which it did.

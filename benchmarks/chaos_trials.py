@@ -37,22 +37,26 @@ class Enough(Exception):
 
 
 class Ends(Callback):
-    """Ends the run as soon as one of the detectors has spoken, or after the last step of the window."""
+    """Ends the run once one of the detectors has spoken, or after the last step of the window: before the next step, so
+    that the record has this one."""
 
     name = "ends"
 
     def __init__(self, last: int, first: int, detectors: tuple[str, ...]) -> None:
         self._last, self._first, self._detectors, self._size = last, first, detectors, 0
+        self._over = False
+
+    def before_step(self, trainer: Trainer, step: int) -> None:
+        if self._over:
+            raise Enough
 
     def after_step(self, trainer: Trainer, outcome: object) -> None:
         path = trainer.run.path / "events.jsonl"
         if (size := path.stat().st_size) != self._size:
             self._size = size
             said = alerts(trainer.run, self._first)
-            if any(alert["detector"] in self._detectors for alert in said):
-                raise Enough
-        if trainer.step >= self._last:
-            raise Enough
+            self._over = any(alert["detector"] in self._detectors for alert in said)
+        self._over = self._over or trainer.step >= self._last
 
 
 class StopsAt(Callback):
