@@ -17,6 +17,7 @@ from headwater.parallel.stages import micro_batch_problem
 from headwater.plan import ModelSpec, TrainSpec, make_plan, parse_cluster, search
 from headwater.plan.export import recipe_section
 from headwater.simulate.calibrate import as_yaml, base_bytes, fit_products, machine_of, predicted_step
+from headwater.simulate.layouts import described
 from headwater.simulate.measure import PROBES, SHAPES, Rates
 
 
@@ -79,7 +80,18 @@ def test_a_run_is_put_beside_the_plan(tmp_path: Path, capsys: pytest.CaptureFixt
         "train": {"global_batch": probe.rows, "seq_len": probe.seq, "steps": 20},
     }
     (run / "run.json").write_text(json.dumps(record))
-    (run / "events.jsonl").write_text(json.dumps({"event": "started", "precision": "fp32", "threads": 1}) + "\n")
+    (run / "events.jsonl").write_text(
+        json.dumps(
+            {
+                "event": "started",
+                "precision": "fp32",
+                "threads": 1,
+                "micro_batch": probe.rows,
+                "layout": "1 rank (one process)",
+            }
+        )
+        + "\n"
+    )
     each = probe.rows * probe.seq
     (run / "metrics.jsonl").write_text(
         "".join(
@@ -135,3 +147,20 @@ def test_layers_computed_again_in_part_are_searched_and_said_in_the_recipe() -> 
     section = recipe_section(plan)
     assert section["train"]["activation_checkpointing"] == "full"
     assert section["train"]["recompute"] == {"num_layers": 16}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"dp_replicate": 2},
+        {"dp_shard": 4, "zero_stage": 3, "dp_replicate": 2},
+        {"tp": 2, "pp": 2, "schedule": "interleaved_1f1b", "virtual_stages": 2, "dp_shard": 2, "zero_stage": 1},
+        {"pp": 4, "schedule": "zbv", "virtual_stages": 2, "cp": 2},
+    ],
+)
+def test_a_layout_is_read_back_from_a_runs_record(fields: dict[str, object]) -> None:
+    parallel = ParallelConfig.model_validate(fields)
+    again = described(parallel.describe())
+    assert again.describe() == parallel.describe()
+    assert again.zero == parallel.zero

@@ -262,7 +262,8 @@ def specifications(
 def _from_recipe(path: Path, overrides: Any) -> tuple[ModelSpec, dict[str, Any], str | None, Layout | None, bool]:
     """Model, work, the cluster named, the layout set, and whether the model is compiled."""
     from headwater.pipeline.schema import load
-    from headwater.plan import Layout, ModelSpec
+    from headwater.plan import ModelSpec
+    from headwater.simulate.layouts import layout_of
 
     recipe = load(path, overrides).config
     m, t, p = recipe.model, recipe.train, recipe.parallel
@@ -303,18 +304,5 @@ def _from_recipe(path: Path, overrides: Any) -> tuple[ModelSpec, dict[str, Any],
         work["warmup_batch_tokens"] = t.batch_ramp.steps * seq * (t.batch_ramp.start + batch) / 2.0
     layout = None
     if p.ranks > 1:
-        again = t.activation_checkpointing
-        layout = Layout(
-            tp=p.tp,
-            pp=p.pp,
-            dp=p.data_parallel,
-            cp=p.cp,
-            chunks=p.virtual_stages,
-            micro_batch=p.micro_batch or 1,
-            zero=p.zero,
-            shard=p.dp_shard if p.zero else p.data_parallel,
-            schedule=p.schedule,
-            recompute=t.recompute.share(model.layers // (p.pp * p.virtual_stages)) if again == "full" else 0.0,
-            recompute_light=again == "selective",
-        )
+        layout = layout_of(p, t, model.layers, p.micro_batch or 1)
     return model, work, recipe.cluster, layout, t.compile

@@ -1,7 +1,7 @@
 """A finished run beside what the planner says of it on a measured machine.
 
-In: a run's folder and a cluster (a machine file of `headwater plan calibrate`). Out: `Beside`: predicted and measured
-step time, tokens a second and peak memory, with their ratios.
+In: a run's folder, of one process or many, and a cluster (a machine file of `headwater plan calibrate`). Out: `Beside`:
+predicted and measured step time, tokens a second and peak memory, with their ratios.
 
     beside = compare_run(Path("runs/first-0123"), parse_cluster("machine.yaml")); beside.step_ratio
 
@@ -18,8 +18,9 @@ from typing import Any
 
 from headwater.core.errors import InputError, UserError
 from headwater.model import ModelConfig
-from headwater.plan import ClusterSpec, Layout, ModelSpec, TrainSpec, make_plan
+from headwater.plan import ClusterSpec, ModelSpec, TrainSpec, make_plan
 from headwater.simulate.calibrate import base_bytes
+from headwater.simulate.layouts import described, layout_of
 from headwater.train.config import TrainConfig
 from headwater.train.run_folder import RunFolder
 
@@ -83,8 +84,9 @@ class Beside:
         return "\n".join([*lines, *(f"  {note}" for note in self.notes)])
 
 
-def compare_run(folder: Path, cluster: ClusterSpec, *, micro_batch: int | None = None) -> Beside:
-    """The run beside the plan. UserError for a run without enough steps, or of more than one process."""
+def compare_run(folder: Path, cluster: ClusterSpec) -> Beside:
+    """The run beside the plan. UserError for a run without enough steps, InputError for one whose record does not say
+    in which layout and micro-batch it was trained."""
     run = RunFolder.open(folder)
     lines = [line for line in run.metrics() if line.get("step_seconds")]
     started = [event for event in run.events() if event["event"] == "started"]
@@ -104,8 +106,14 @@ def compare_run(folder: Path, cluster: ClusterSpec, *, micro_batch: int | None =
     threads = started[-1].get("threads")
     if threads is not None and f"with {threads} threads" not in cluster.notes:
         notes.append(f"the run had {threads} threads: {cluster.notes.split(' in ')[0]}")
-    size = micro_batch or _micro_batch(train, model)
-    plan = make_plan(_model_spec(model), work, cluster, Layout(micro_batch=size, zero=0))
+    if "layout" not in started[-1] or "micro_batch" not in started[-1]:
+        raise InputError("the record has no layout", where=str(folder), mend="compare a run of this version")
+    parallel = described(started[-1]["layout"])
+    if parallel.ranks > cluster.gpus_per_node:
+        notes.append(f"{parallel.ranks} ranks shared {cluster.gpus_per_node} processors: the plan gives each its own")
+        cluster = cluster.with_nodes(-(-parallel.ranks // cluster.gpus_per_node))
+    layout = layout_of(parallel, train, model.num_hidden_layers, started[-1]["micro_batch"])
+    plan = make_plan(_model_spec(model), work, cluster, layout)
     steady = [line for line in lines if line["step"] > lines[-1]["step"] / 10]
     seconds = [line["step_seconds"] for line in steady if not line.get("checkpoint_seconds")] or [
         line["step_seconds"] for line in steady
@@ -139,12 +147,3 @@ def _model_spec(model: ModelConfig) -> ModelSpec:
         tied=model.tie_word_embeddings,
         qk_norm=model.qk_norm,
     )
-
-
-def _micro_batch(train: TrainConfig, model: ModelConfig) -> int:
-    """What the trainer chooses on a CPU with memory enough: as many samples as its limit of tokens takes."""
-    from headwater.train.estimate import CPU_TOKENS
-
-    most = max(1, min(train.global_batch, CPU_TOKENS // train.seq_len))
-    parts = -(-train.global_batch // most)
-    return -(-train.global_batch // parts)
