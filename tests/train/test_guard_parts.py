@@ -74,6 +74,8 @@ def test_an_update_that_moves_nothing_is_seen_and_weights_put_back_are_forgotten
     step(module, 1, lr_factor=0.0)
     check.compare()
     assert check.moved is False
+    check.compare()  # no update since: it was held back
+    assert check.moved is None
     with torch.no_grad():
         module.parameters["model.norm.weight"].zero_()
     check.forget()

@@ -27,6 +27,7 @@ class WeightCheck:
         self._parameters = module.parameters
         self._kept: Tensor | None = None
         self._before: Tensor | None = None
+        self._fresh = False
         self.changed: list[str] = []
         self.moved: bool | None = None
         module.optimizer.register_step_post_hook(lambda *_: self._updated())
@@ -43,12 +44,13 @@ class WeightCheck:
         if self._kept is not None:
             differs = (now != self._kept).tolist()
             self.changed = [name for name, bad in zip(self._parameters, differs, strict=True) if bad]
-            if self._before is not None:
+            if self._before is not None and self._fresh:
                 self.moved = not torch.equal(self._kept, self._before)
         self._before, self._kept = now, None if self.changed else self._kept
+        self._fresh = False
 
     def _updated(self) -> None:
-        self._kept = self._sums()
+        self._kept, self._fresh = self._sums(), True
 
     @torch.no_grad()
     def _sums(self) -> Tensor:
