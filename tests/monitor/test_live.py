@@ -36,7 +36,7 @@ from tests.train.conftest import World, world
 
 __all__ = ["world"]  # a fixture, found here by its name
 
-PATIENCE = 60.0
+PATIENCE = 120.0
 RUN_NAME = "live-run"
 SETTINGS = (
     "model.hidden_size=32", "model.num_hidden_layers=2", "model.num_attention_heads=2", "train.seq_len=64",
