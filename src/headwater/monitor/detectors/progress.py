@@ -21,8 +21,8 @@ class NoConvergence:
     """Nothing is learned. `after` steps into the run, counted from half of the peak learning rate on, the loss is still
     within `ratio` of where it began; or, a third of that later, no lower than what token frequencies alone explain
     (`unigram_loss`), and falling by less than `ratio` in `flat` steps: a healthy model rests at that level, too, but
-    not for so long. Says so once. A run that begins below two thirds of `uniform_loss` goes on with a trained model,
-    which need not learn that much."""
+    not for so long (one that learns slowly gets there later, when this is no longer looked for). Says so once. A run
+    that begins below two thirds of `uniform_loss` goes on with a trained model, which need not learn that much."""
 
     name = "no_convergence"
     finds = "a loss near where it began, or no lower than token frequencies explain"
@@ -50,7 +50,7 @@ class NoConvergence:
         began, recent = median(self._first), list(self._last)
         now = median(recent[-2 * self._sample :])
         uniform, unigram = number(figures, "uniform_loss"), number(figures, "unigram_loss")
-        self._done = self._seen >= 2 * self._after or (uniform is not None and began < uniform * 2 / 3)
+        self._done = self._seen >= 1.5 * self._after or (uniform is not None and began < uniform * 2 / 3)
         evidence = {"began": began, "now": now, "unigram": unigram}
         if self._done:
             return None
