@@ -1,7 +1,7 @@
 """What poisoned batches cost a run: the same run without them, and with them, recovery on and recovery off.
 
-A small model reads documents of English and Chinese words. All targets of a batch become noise, once, and in six batches
-in a row (more than steps are skipped for, so the run goes back and leaves the samples out). The figure is the held-out
+A small model reads documents of English and Chinese words. All targets of a batch become noise, once, and in six
+batches in a row (more than steps are skipped for, so the run goes back and leaves them out). The figure is the held-out
 loss at the end beside that of the run that never had such a batch; with recovery on it is to be within 0.5 %.
 
     python benchmarks/recovery.py --steps 300 --seeds 3

@@ -307,12 +307,17 @@ class FlipsBit(Callback):
             with torch.no_grad():
                 trainer.module.parameters["model.norm.weight"][3:4].view(torch.int32).bitwise_xor_(1 << 9)
 
+    def on_rewind(self, trainer: Trainer) -> None:
+        self.left = [ref.step for ref in trainer.run.checkpoints()]
+
 
 def test_after_a_flipped_bit_the_run_is_bitwise_the_one_without(
     world: World, beginning: Path, clean: RunFolder, tmp_path: Path
 ) -> None:
     """A checkpoint from just after the last update may have the bit as well, so it is not gone back to."""
-    run = go(world, begun(beginning, tmp_path / "run"), FlipsBit())
+    flips = FlipsBit()
+    run = go(world, begun(beginning, tmp_path / "run"), flips)
+    assert flips.left == [48], "that of step 56, undone, takes no place among the two that are kept"
     assert actions(run) == ["rewind"]
     (rewind,) = run.ledger().rewinds()
     assert (rewind.step, rewind.data["to"], rewind.data["why"]) == (57, 48, ["changed_weights"])

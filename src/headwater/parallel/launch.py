@@ -180,7 +180,9 @@ class _Agent(LocalElasticAgent):
             alone = len(errors) == 1 and len(self._worker_group.workers) > 1 and rank > 0
             where = ", ".join(part for part in (f"rank {rank}" if alone else "", first["where"]) if part)
             kind = UserError if first["exit_code"] == 2 else HeadwaterError
-            return kind(first["what"], where=where, mend=first["mend"])
+            raised = kind(first["what"], where=where, mend=first["mend"])
+            raised.exit_code = first["exit_code"]
+            return raised
         if self._asked is not None or set(codes.values()) & set(_ASKED[:1]) or set(codes.values()) <= set(_ASKED):
             return RanksInterrupted((self._asked or signal.SIGTERM).name)
         return self._lost(codes)

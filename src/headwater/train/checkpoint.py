@@ -31,7 +31,7 @@ from headwater.parallel.agreement import Ranks
 from headwater.train.checkpoint_commit import SaveReport, Tier, newest_first, write_checkpoint
 from headwater.train.checkpoint_load import LoadedCheckpoint, load_checkpoint
 from headwater.train.checkpoint_pieces import Staging, pieces_of
-from headwater.train.run_folder import CheckpointRef
+from headwater.train.run_folder import CheckpointRef, list_checkpoints
 
 CORRUPT = ".corrupt"
 
@@ -147,6 +147,17 @@ class CheckpointStore:
                 tier.clean()
 
         self._ranks.on_first(clean)
+
+    def forget(self, unwanted: Callable[[CheckpointRef], bool]) -> None:
+        """Delete checkpoints, except permanent ones, so that they do not count among those that are kept."""
+
+        def forget() -> None:
+            for tier in self._tiers:
+                for ref in list_checkpoints(tier.folder):
+                    if not tier.permanent(ref.step) and unwanted(ref):
+                        tier.discard(ref.path)
+
+        self._ranks.on_first(forget)
 
     # Loading.
 

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 
-from headwater.core.errors import HeadwaterError
+from headwater.core.errors import CorruptArtifactError, HeadwaterError
 from headwater.dataset.order import SampleRef
 from headwater.parallel.watchdog import beat
 from headwater.train.callbacks import Callback, Rewind
@@ -207,8 +208,10 @@ class RecoveryCallback(Callback):
 
 
 def on_the_way(trainer: Trainer, ref: CheckpointRef) -> bool:
-    """Whether a checkpoint is one of what the run has become (see `RunLedger.leads_on_from`)."""
-    return trainer.ledger.leads_on_from(ref.step, str(ref.manifest().get("ledger")))
+    """Whether a checkpoint is one of what the run has become (see `RunLedger.leads_on_from`), and can be read."""
+    with suppress(CorruptArtifactError):
+        return trainer.ledger.leads_on_from(ref.step, str(ref.manifest().get("ledger")))
+    return False
 
 
 def describe(rung: Rung, trouble: Trouble, samples: int, to: int | None, config: RecoveryConfig) -> str:

@@ -93,6 +93,7 @@ class Resuming:
         tensors = targets_for(loaded.ref.path, trainer.module.parameters)
         read_tensors(loaded.ref.path, tensors)
         trainer.load_state(tensors, loaded.state)
+        self._store.forget(lambda ref: not self._leads_on(ref))
         return loaded
 
     def _leads_on(self, ref: CheckpointRef) -> bool:
