@@ -23,7 +23,7 @@ from headwater.plan.cases import take
 from headwater.plan.coefficients import Coefficients
 from headwater.plan.evaluate import evaluate, report
 from headwater.plan.intervals import FEATURES
-from headwater.plan.published import read_table
+from headwater.plan.published_table import read_table
 from headwater.plan.rows import Table, build, choose, predict
 from headwater.plan.step import step_time
 

@@ -22,7 +22,8 @@ from headwater.plan.cases import NAMES
 from headwater.plan.coefficients import load, raw
 from headwater.plan.evaluate import COLUMNS, evaluate, main, spearman
 from headwater.plan.hardware import accelerator
-from headwater.plan.published import NEEDED, measured_throughput, prepare, read_table
+from headwater.plan.published import measured_throughput, prepare
+from headwater.plan.published_table import NEEDED, read_table
 from headwater.plan.rows import build, predict
 
 

@@ -23,7 +23,8 @@ from headwater.core.errors import HeadwaterError
 
 from .coefficients import load
 from .intervals import half_width
-from .published import measured_memory, read_table
+from .published import measured_memory
+from .published_table import read_table
 from .rows import Predictions, Table, build, predict
 
 SC21 = ("megatron-sc21-t1", "megatron-sc21-t2")

@@ -6,13 +6,9 @@ fastest that fits, as the authors did, and says so. Nothing of the measured resu
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from importlib.resources import files
-from pathlib import Path
 
 import numpy as np
 
@@ -24,9 +20,8 @@ from .cases import stack as stack_cases
 from .compute import NEW_UNITS
 from .hardware import Accelerator, accelerator
 from .precision import arithmetic
+from .published_table import BLANK, Row, clean, number
 from .stacks import Stack, raw, stack
-
-Row = dict[str, str]
 
 SCHEDULES = {
     "": Schedule.NONE,
@@ -46,10 +41,7 @@ SCHEDULES = {
     "zbv": Schedule.ZB_V,
     "dualpipe": Schedule.DUALPIPE,
 }
-BLANK = ("", "nan", "na", "n/a", "-", "?", "unknown")  # "none" is an answer: no recompute, no pipeline
 MICRO_BATCHES = (1, 2, 3, 4, 6, 8, 12, 16)
-NEEDED = {"gpu_type", "n_gpus", "tp", "pp", "dp", "hidden"}
-"""Columns without which no row could be predicted."""
 DEFAULT_VOCAB = 51200.0  # GPT-2's 50257 padded for tensor parallelism, what Megatron papers use
 
 
@@ -69,42 +61,6 @@ class Published:
     @property
     def moe(self) -> bool:
         return bool(number(self.row["moe_experts"]))
-
-
-def number(text: str | None) -> float | None:
-    try:
-        value = float((text or "").replace(",", ""))
-    except ValueError:
-        return None
-    return value if np.isfinite(value) else None
-
-
-def read_table(path: Path | str | None = None) -> list[Row]:
-    """Rows of a table of published runs; the packaged one without `path`. Columns of other names are left alone, and
-    columns that a table lacks are empty. InputError for what is no such table."""
-    if path is None:
-        text = files("headwater.plan").joinpath("data/published_runs.csv").read_text()
-        return list(csv.DictReader(io.StringIO(text)))
-    if not Path(path).is_file():
-        raise InputError("no such table", where=str(path), mend="give the path of a CSV of published runs")
-    try:
-        reader = csv.DictReader(io.StringIO(Path(path).read_text(encoding="utf-8-sig")))
-        names = [name.strip().lower() for name in reader.fieldnames or ()]
-        missing = sorted(NEEDED - set(names))
-        if missing:
-            raise InputError(
-                f"not a table of published runs: missing {', '.join(missing)}",
-                where=str(path),
-                mend="the columns are those of src/headwater/plan/data/published_runs.csv",
-            )
-        known = files("headwater.plan").joinpath("data/published_runs.csv").read_text().splitlines()[0].split(",")
-        reader.fieldnames = names
-        rows = [{**dict.fromkeys(known, ""), **{k: v for k, v in row.items() if isinstance(k, str)}} for row in reader]
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"not a CSV in UTF-8: {error}", where=str(path), mend="export it again as CSV") from error
-    if not rows:
-        raise InputError("a table without rows", where=str(path), mend="give one row a run")
-    return rows
 
 
 def source_facts(row: Row, part: Accelerator) -> tuple[Stack, float, dict[str, float]]:
@@ -243,33 +199,13 @@ def prepare(row: Row, siblings: Sequence[Row]) -> Published:
     """Turn one row into its variants; `skipped` says why a row cannot be predicted."""
     row = {key: "" if value is None or value.strip().lower() in BLANK else value for key, value in row.items()}
     out = Published(row, [])
-    out.skipped = _clean(row, out.assumed)
+    out.skipped = clean(row, out.assumed)
     if out.skipped:
         return out
     try:
         return _prepare(row, siblings, out)
     except InputError as error:
         return Published(row, [], skipped=error.what)
-
-
-LAYOUT = ("hidden", "seq", "n_gpus", "tp", "pp", "dp", "cp", "global_batch")
-SIZES = ("layers", "heads", "kv_heads", "ffn", "vocab", "ep", "micro_batch", "moe_experts", "moe_topk", "moe_ffn",
-         "params_b", "measured_tflops_per_gpu", "measured_mfu", "step_time_s", "tokens_per_s_per_gpu",
-         "memory_gb")  # fmt: skip
-
-
-def _clean(row: Row, assumed: list[str]) -> str:
-    """Leave out sizes that are none, and say so; why the row cannot be predicted if one of the layout's is."""
-    for key in (*LAYOUT, *SIZES):
-        value = number(row[key])
-        blank = key in SIZES and value == 0
-        if not row[key] or blank or (value is not None and 0 < value < 1e12):
-            continue
-        if key in LAYOUT:
-            return f"{key} is {row[key]}, which no run has"
-        assumed.append(f"{key}: {row[key]!r} is no size")
-        row[key] = ""
-    return ""
 
 
 def _prepare(row: Row, siblings: Sequence[Row], out: Published) -> Published:

@@ -13,7 +13,8 @@ from .cases import Cases, stack, take
 from .coefficients import Coefficients
 from .intervals import features
 from .memory import Memory, memory
-from .published import Published, Row, measured_throughput, prepare
+from .published import Published, measured_throughput, prepare
+from .published_table import Row
 from .step import StepTime, step_time
 
 

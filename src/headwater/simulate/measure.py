@@ -156,7 +156,7 @@ def _storage(folder: Path, size: int = 32 << 20) -> float:
         path.unlink(missing_ok=True)
 
 
-def step_seconds(precision: Precision, device: torch.device, *, times: int = 12) -> dict[Probe, float]:
+def step_seconds(precision: Precision, device: torch.device, *, times: int = 8) -> dict[Probe, float]:
     """Training steps of each probe, by the trainer's own code, with AdamW: a quarter of them took at most so long.
 
     Probes take turns, so that what else the machine does meets all of them.

@@ -260,7 +260,7 @@ def _watched_averages(module: TrainModule, ledger: Ledger) -> Iterator[None]:
 
 @contextmanager
 def _watched_stages(
-    ledger: Ledger, traffic: Traffic, actions: list[Action], module: TrainModule, repeats: Repeats | None
+    ledger: Ledger, traffic: Traffic, actions: list[Action], module: Module, repeats: Repeats | None
 ) -> Iterator[None]:
     """Write down what each pipeline stage does and when; without a pipeline, the rank's only stage and each of its
     micro-batches."""
@@ -303,9 +303,7 @@ def _watched_stages(
 
 
 @contextmanager
-def _watched_micro_batches(
-    module: TrainModule, ledger: Ledger, traffic: Traffic, actions: list[Action]
-) -> Iterator[None]:
+def _watched_micro_batches(module: Module, ledger: Ledger, traffic: Traffic, actions: list[Action]) -> Iterator[None]:
     original = Tensor.backward
     place, forward, rows = 0, 0.0, 0
 

@@ -28,6 +28,7 @@ def text(report: FlightReport, rows: list[Row], *, width: int = 100) -> str:
         f"({sum(rank.cpu_seconds for rank in report.ranks):.0f} s of processor time) "
         f"with {report.peak_bytes / GIB:.2f} GiB "
         f"({sum(rank.operations for rank in report.ranks):,} operations)",
+        *_repeated(report),
         "",
         "memory of a rank at its peak, GiB",
     ]
@@ -63,6 +64,16 @@ def text(report: FlightReport, rows: list[Row], *, width: int = 100) -> str:
     return "\n".join(lines)
 
 
+def _repeated(report: FlightReport) -> list[str]:
+    """How much of it was done again from a record, if any was."""
+    again, passes = (
+        sum(figures) for figures in zip(*((r.repeated, len(r.actions)) for r in report.ranks), strict=True)
+    )
+    if not again:
+        return []
+    return [f"  {again:,} of {passes:,} passes of stages repeat one that was run, whose like did the same to the byte"]
+
+
 def _kinds(report: FlightReport) -> list[str]:
     found: dict[str, None] = {}
     for rank in report.ranks:
@@ -94,6 +105,7 @@ def values(report: FlightReport, rows: list[Row]) -> dict[str, Any]:
                 "reserved_bytes": rank.reserved_bytes,
                 "at_peak": rank.at_peak,
                 "after_step": rank.after_step,
+                "repeated_passes": rank.repeated,
                 "flops": rank.flops * report.micro_batches / report.simulated,
                 "clipped": rank.outcome.get("clip_factor", 1.0) < 1.0,
                 "traffic": flows,
