@@ -25,6 +25,7 @@ from headwater.engine.load import load_model, stop_tokens
 from headwater.engine.sampling import SamplingParams, TokenLogprob, choose, logprobs_of
 from headwater.engine.text_stream import TextStream
 from headwater.model import Decoder, KVCache
+from headwater.model.cache import common_beginning
 from headwater.tokenizer import Tokenizer
 
 Prompt = str | Sequence[int]
@@ -280,9 +281,7 @@ class Engine:
 
 def _shared_tokens(prompts: list[list[int]]) -> int:
     """How many tokens all prompts begin with and each goes on after; 0 where running them once saves little."""
-    first, last = min(prompts), max(prompts)  # those between begin with whatever these two share
-    room = min(map(len, prompts)) - 1
-    shared = next((place for place in range(room) if first[place] != last[place]), room)
+    shared = min(common_beginning(prompts), min(map(len, prompts)) - 1)
     return shared if len(prompts) > 1 and shared >= SHARED_TOKENS else 0
 
 

@@ -2,7 +2,7 @@
 
 In: pairs (context, continuation). Out: ln p of each continuation given its context, and whether greedy decoding would
 have written it. A context that several continuations share runs through the model once, and so does a beginning that
-the contexts of a batch share (few-shot examples): keys and values are kept and given to every row that needs them.
+the contexts of a batch share (few-shot examples). Many contexts go through it together, without padding (`tree`).
 
     scorer = ContinuationScorer(decoder, tokenizer)
     scorer.score([("The sky is", " blue"), ("The sky is", " green")])
@@ -13,7 +13,6 @@ is encoded once, and the continuation is what lies beyond the context's own leng
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -21,20 +20,23 @@ import torch
 from torch import Tensor
 
 from headwater.core.errors import InputError
+from headwater.evaluate.tree import Tokens, Tree, run_trees
 from headwater.model import Decoder, KVCache
+from headwater.model.cache import common_beginning
 from headwater.tokenizer import Tokenizer
 
 SHARED_TOKENS = 32
-"""A beginning shared by a batch is run apart from this length on; below it the extra pass costs more than it saves."""
-FULL_ENOUGH = 0.85
-FEW_TOKENS = 256
-FEW_TOKENS_OF_ACCELERATORS = 8192
-"""A batch ends before a row shorter than this share of the first one, if it holds this many tokens already: with fewer,
-the time goes into reading the weights (measured on one core of a CPU; others need more to be busy)."""
+"""A shared beginning is run apart from this length on; below it the extra pass costs more than it saves."""
+MUCH_OF_IT = 0.75
+"""A context that has less than this share of what those before it begin with does not join them: they would lose more
+than it gains (the examples of another subject)."""
+TOKENS_AT_ONCE = 512
+TOKENS_AT_ONCE_ON_ACCELERATORS = 2048
+"""Tokens of one pass, unless one context with its continuations has more: enough to be busy (one core of a CPU takes
+4.5 ms a token of a 135M model at 60 tokens, 2.8 at 300, 2.6 at 1,000), and few enough that attention, which looks at
+all pairs of them, costs little beside the rest."""
 LOGIT_ROWS = 512
 """Positions whose logits exist at once."""
-
-Tokens = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,23 +58,32 @@ class _Group:
     dropped: int
     wanted: list[tuple[int, Tokens]]
 
+    @property
+    def tokens(self) -> int:
+        return len(self.context) + sum(len(tokens) - 1 for _, tokens in self.wanted)
+
 
 class ContinuationScorer:
     """A decoder and its tokenizer.
 
     prefix: what stands before every context (default: what stands before the model's documents). An empty context is
-    predicted from `start`: bos, or eos where the tokenizer has no bos. batch_tokens bounds memory, never the result.
+    predicted from `start`: bos, or eos where the tokenizer has no bos. tokens_at_once bounds memory, never the result.
     """
 
     def __init__(
-        self, model: Decoder, tokenizer: Tokenizer, *, prefix: Sequence[int] | None = None, batch_tokens: int = 16384
+        self,
+        model: Decoder,
+        tokenizer: Tokenizer,
+        *,
+        prefix: Sequence[int] | None = None,
+        tokens_at_once: int | None = None,
     ) -> None:
         self.model, self.tokenizer = model.eval(), tokenizer
         self.prefix = tokenizer.document_prefix if prefix is None else tuple(prefix)
         self.context = model.config.max_position_embeddings
-        self.batch_tokens = batch_tokens
         self._device = next(model.parameters()).device
-        self._few = FEW_TOKENS if self._device.type == "cpu" else FEW_TOKENS_OF_ACCELERATORS
+        usual = TOKENS_AT_ONCE if self._device.type == "cpu" else TOKENS_AT_ONCE_ON_ACCELERATORS
+        self.tokens_at_once = usual if tokens_at_once is None else tokens_at_once
         self.start = tokenizer.bos_id if tokenizer.bos_id is not None else tokenizer.eos_id
 
     def score(
@@ -83,11 +94,13 @@ class ContinuationScorer:
         Raises InputError for a continuation that is empty or alone longer than the model's context.
         """
         found: list[Likelihood | None] = [None] * len(pairs)
-        for batch in self._batches(self._groups(pairs)):
-            for place, likelihood in self._run(batch):
-                found[place] = likelihood
-            if on_progress is not None:
-                on_progress(sum(len(group.wanted) for group in batch))
+        for begin, groups in _buckets(self._groups(pairs)):
+            held = self._hold(groups[0].context[:begin])
+            for batch in self._passes(groups, begin):
+                for place, likelihood in self._run(batch, held, begin):
+                    found[place] = likelihood
+                if on_progress is not None:
+                    on_progress(sum(len(group.wanted) for group in batch))
         return [likelihood for likelihood in found if likelihood is not None]
 
     def encode_pair(self, context: str, continuation: str) -> tuple[Tokens, Tokens]:
@@ -111,67 +124,46 @@ class ContinuationScorer:
             groups.setdefault(key, _Group(key[0], dropped, [])).wanted.append((place, after))
         return list(groups.values())
 
-    def _batches(self, groups: list[_Group]) -> Iterator[list[_Group]]:
-        """Contexts with the same long beginning together, the others by length, so that little is padding."""
-        begins = Counter(_beginning(group) for group in groups)
-        shared = {begin for begin, count in begins.items() if begin and count > 1}
+    @torch.inference_mode()
+    def _hold(self, beginning: Tokens) -> KVCache | None:
+        """The keys and values of what many contexts begin with."""
+        if not beginning:
+            return None
+        held = KVCache(self.model.config, 1, capacity=len(beginning))
+        positions = torch.arange(len(beginning), device=self._device)[None]
+        self.model(torch.tensor([beginning], device=self._device), positions, cache=held)
+        return held
+
+    def _passes(self, groups: list[_Group], begin: int) -> Iterator[list[_Group]]:
+        """As many groups as make one pass, apart from the tokens they begin with."""
         batch: list[_Group] = []
-        rows = width = 0
-        bucket: Tokens = ()
-        for group in sorted(groups, key=lambda g: _order(g, shared)):
-            begin = _beginning(group) if _beginning(group) in shared else ()
-            size = len(group.context) + max(len(tokens) for _, tokens in group.wanted)
-            wider, more = max(width, size), rows + len(group.wanted)
-            full = wider * more > self.batch_tokens
-            slack = size < FULL_ENOUGH * width and width * rows >= self._few
-            if batch and (full or slack or begin != bucket):
+        tokens = 0
+        for group in groups:
+            more = group.tokens - begin
+            if batch and tokens + more > self.tokens_at_once:
                 yield batch
-                batch, wider, more = [], size, len(group.wanted)
+                batch, tokens = [], 0
             batch.append(group)
-            rows, width, bucket = more, wider, begin
-        if batch:
-            yield batch
+            tokens += more
+        yield batch
 
     @torch.inference_mode()
-    def _run(self, batch: list[_Group]) -> Iterator[tuple[int, Likelihood]]:
-        config, device = self.model.config, self._device
-        longest = max(len(group.context) for group in batch)
-        shared = _common([group.context[:-1] for group in batch]) if len(batch) > 1 else 0
-        start = shared if shared >= SHARED_TOKENS else 0
-        if start:
-            once = KVCache(config, 1, capacity=start)
-            self._extend(once, [batch[0].context[:start]], 0)
-            cache = once.take(torch.zeros(len(batch), dtype=torch.int64, device=device), longest)
-        else:
-            cache = KVCache(config, len(batch), capacity=longest)
-        hidden = self._extend(cache, [group.context[start:] for group in batch], start)
-        last = torch.stack([hidden[row, len(group.context) - start - 1] for row, group in enumerate(batch)])
-        # The first token of each continuation is predicted at its context's last position; the others need a pass.
-        wanted = [(row, place, tokens) for row, group in enumerate(batch) for place, tokens in group.wanted]
-        states = [last[row : row + 1] for row, _, _ in wanted]
-        for slice_ in _by_length([(index, len(tokens) - 1) for index, (_, _, tokens) in enumerate(wanted)], self._few):
-            rows = [wanted[index][0] for index in slice_]
-            begins = [len(batch[row].context) for row in rows]
-            more = max(begin + len(wanted[index][2]) for begin, index in zip(begins, slice_, strict=True))
-            part = cache.take(torch.tensor(rows, device=device), more)
-            hidden = self._extend(part, [wanted[index][2][:-1] for index in slice_], begins)
-            for line, index in enumerate(slice_):
-                states[index] = torch.cat((states[index], hidden[line, : len(wanted[index][2]) - 1]))
+    def _run(self, batch: list[_Group], held: KVCache | None, begin: int) -> Iterator[tuple[int, Likelihood]]:
+        # The first token of a continuation is predicted where its context ends, the last one predicts nothing.
+        trees = [Tree(group.context[begin:], tuple(tokens[:-1] for _, tokens in group.wanted)) for group in batch]
+        states = [
+            state
+            for context, *branches in run_trees(self.model, trees, held, begin)
+            for branch in branches
+            for state in (context[-1:], branch)
+        ]
+        wanted = [(group, place, tokens) for group in batch for place, tokens in group.wanted]
         logs, greedy = self._log_probabilities(torch.cat(states), [t for _, _, tokens in wanted for t in tokens])
         at = 0
-        for row, place, tokens in wanted:
+        for group, place, tokens in wanted:
             end = at + len(tokens)
-            yield place, Likelihood(sum(logs[at:end]), len(tokens), all(greedy[at:end]), batch[row].dropped)
+            yield place, Likelihood(sum(logs[at:end]), len(tokens), all(greedy[at:end]), group.dropped)
             at = end
-
-    def _extend(self, cache: KVCache, rows: Sequence[Tokens], begin: int | list[int]) -> Tensor:
-        """Run more tokens of each row, from these positions on; hidden states [rows, longest, dim]. Padding is on the
-        right, in slots that later tokens overwrite before anyone may see them."""
-        longest = max(len(tokens) for tokens in rows)
-        padded = torch.tensor([[*tokens, *(0 for _ in range(longest - len(tokens)))] for tokens in rows])
-        starts = torch.tensor([begin] * len(rows) if isinstance(begin, int) else begin)
-        positions = starts[:, None] + torch.arange(longest)
-        return self.model(padded.to(self._device), positions.to(self._device), cache=cache)
 
     def _log_probabilities(self, hidden: Tensor, targets: list[int]) -> tuple[list[float], list[bool]]:
         logs: list[float] = []
@@ -185,39 +177,19 @@ class ContinuationScorer:
         return logs, greedy
 
 
-def _beginning(group: _Group) -> Tokens:
-    """What may be run once for several contexts; empty where there is too little."""
-    return group.context[:SHARED_TOKENS] if len(group.context) > SHARED_TOKENS else ()
-
-
-def _order(group: _Group, shared: set[Tokens]) -> tuple[Tokens, int]:
-    begin = _beginning(group)
-    return (begin if begin in shared else (), -len(group.context))
-
-
-def _by_length(lengths: Sequence[tuple[int, int]], few: int) -> Iterator[list[int]]:
-    """Indices of what has a length, longest first, in slices of which little is padding."""
-    part: list[int] = []
-    width = 0
-    for index, length in sorted(lengths, key=lambda pair: -pair[1]):
-        if not length:
-            continue
-        if part and length < FULL_ENOUGH * width and width * len(part) >= few:
-            yield part
-            part = []
-        width = width if part else length
-        part.append(index)
-    if part:
-        yield part
-
-
-def _common(rows: Sequence[Tokens]) -> int:
-    """Length of the beginning that all share."""
-    first, last = min(rows), max(rows)
-    for place, (a, b) in enumerate(zip(first, last, strict=False)):
-        if a != b:
-            return place
-    return min(len(first), len(last))
+def _buckets(groups: list[_Group]) -> list[tuple[int, list[_Group]]]:
+    """Contexts that begin alike, with the number of tokens they share; those that share too little, with 0."""
+    buckets: list[tuple[int, list[_Group]]] = []
+    for group in sorted(groups, key=lambda each: each.context):  # neighbours share the most
+        shared, bucket = buckets[-1] if buckets else (0, [])
+        common = common_beginning([bucket[0].context[:-1], group.context[:-1]]) if bucket else 0
+        if bucket and common >= max(SHARED_TOKENS, MUCH_OF_IT * shared):
+            bucket.append(group)
+            buckets[-1] = common, bucket
+        else:
+            buckets.append((0, [group]))
+    alone = [group for shared, bucket in buckets if not shared for group in bucket]
+    return [*(each for each in buckets if each[0]), *([(0, alone)] if alone else [])]
 
 
 def cut_pair(

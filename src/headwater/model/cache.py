@@ -9,6 +9,9 @@ seen and then overwritten, and nothing depends on what else is in the batch.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Protocol
+
 import torch
 from torch import Tensor
 
@@ -19,11 +22,21 @@ GROWTH_TOKENS = 256
 """Slots are added in steps of this, so that a cache is copied rarely and holds little more than it needs."""
 
 
+class AttentionCache(Protocol):
+    """What a forward pass asks of a cache: other storage (paged, quantised) or other masks need only this."""
+
+    def begin(self, positions: Tensor) -> None:
+        """Take the positions [rows, new] of the forward pass that begins."""
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Attend from the new tokens' q [rows, new, heads, head_dim] (scaled) with their k and v [rows, new, kv_heads,
+        head_dim]; returns [rows, new, heads, head_dim]."""
+
+
 class KVCache:
     """Keys and values, `[rows, slots, kv_heads, head_dim]` a layer.
 
-    `capacity` is how many slots to make at once (it grows when needed). A cache with other storage (paged, quantised)
-    needs `begin` and `attend` only.
+    `capacity` is how many slots to make at once (it grows when needed).
     """
 
     def __init__(self, config: ModelConfig, rows: int, *, capacity: int = 0) -> None:
@@ -72,17 +85,9 @@ class KVCache:
                 store[layer] = tensor.index_select(0, rows)
         self.rows = int(rows.numel())
 
-    def take(self, rows: Tensor, slots: int) -> KVCache:
-        """A cache of these rows, each as often as named, with room for `slots` slots; this one stays as it is."""
-        taken = KVCache.__new__(KVCache)
-        taken.rows, taken._shape, taken._capacity = int(rows.numel()), self._shape, slots
-        taken._keys, taken._values, taken._positions, taken._mask, taken._slots = {}, {}, None, None, 0
-        for mine, theirs in ((self._keys, taken._keys), (self._values, taken._values)):
-            for layer, tensor in mine.items():
-                held = min(slots, tensor.shape[1])
-                theirs[layer] = tensor.new_zeros(taken.rows, slots, *self._shape)
-                theirs[layer][:, :held] = tensor[:, :held].index_select(0, rows)
-        return taken
+    def held(self, layer: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of a layer up to the last position seen, `[rows, slots, kv_heads, head_dim]`."""
+        return self._keys[layer][:, : self._slots], self._values[layer][:, : self._slots]
 
     def _reserve(self, layer: int, like: Tensor) -> None:
         held = self._keys[layer].shape[1] if layer in self._keys else 0
@@ -95,3 +100,10 @@ class KVCache:
             if held:
                 fresh[:, :held] = store[layer]
             store[layer] = fresh
+
+
+def common_beginning(rows: Sequence[list[int]] | Sequence[tuple[int, ...]]) -> int:
+    """Length of the beginning that all rows of tokens share: what may go through a model once for all of them."""
+    first, last = min(rows), max(rows)  # those between begin with whatever these two share
+    length = min(len(first), len(last))
+    return next((place for place in range(length) if first[place] != last[place]), length)

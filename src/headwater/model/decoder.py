@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headwater.model.attention import attend
-from headwater.model.cache import KVCache
+from headwater.model.cache import AttentionCache
 from headwater.model.config import ModelConfig
 from headwater.model.layout import BlockLayout
 from headwater.model.norm import RMSNorm
@@ -47,7 +47,12 @@ class Attention(nn.Module):
         self.k_norm = RMSNorm(config.head_dim, config.rms_norm_eps) if config.qk_norm else None
 
     def forward(
-        self, x_bsd: Tensor, cos: Tensor, sin: Tensor, layout: BlockLayout | None = None, cache: KVCache | None = None
+        self,
+        x_bsd: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        layout: BlockLayout | None = None,
+        cache: AttentionCache | None = None,
     ) -> Tensor:
         batch, seq, _ = x_bsd.shape
         q_bshe = self.q_proj(x_bsd).view(batch, seq, -1, self.head_dim)
@@ -61,7 +66,7 @@ class Attention(nn.Module):
         return self.o_proj(out_bshe.reshape(batch, seq, -1))
 
     def attend(
-        self, q_bshe: Tensor, k_bshe: Tensor, v_bshe: Tensor, layout: BlockLayout | None, cache: KVCache | None
+        self, q_bshe: Tensor, k_bshe: Tensor, v_bshe: Tensor, layout: BlockLayout | None, cache: AttentionCache | None
     ) -> Tensor:
         """Attention between its projections, on its own so that it can be computed again in the backward pass."""
         if cache is not None:
@@ -95,7 +100,12 @@ class Block(nn.Module):
         self.mlp = FeedForward(config)
 
     def forward(
-        self, x_bsd: Tensor, cos: Tensor, sin: Tensor, layout: BlockLayout | None = None, cache: KVCache | None = None
+        self,
+        x_bsd: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        layout: BlockLayout | None = None,
+        cache: AttentionCache | None = None,
     ) -> Tensor:
         x_bsd = x_bsd + self.self_attn(self.input_layernorm(x_bsd), cos, sin, layout, cache)
         return x_bsd + self.mlp(self.post_attention_layernorm(x_bsd))
@@ -146,7 +156,7 @@ class Decoder(nn.Module):
         tokens: Tensor,
         positions: Tensor | None = None,
         layout: BlockLayout | None = None,
-        cache: KVCache | None = None,
+        cache: AttentionCache | None = None,
     ) -> Tensor:
         """tokens: integers [batch, seq], or hidden states [batch, seq, hidden_size] if this stage has no embedding.
         positions: integers [batch, seq] (None: 0, 1, 2 ...). layout: document borders (None: each row one document).
