@@ -1,4 +1,4 @@
-"""What the planner writes, the trainer runs: its sections go into a recipe as they are, and real ranks take the steps."""
+"""What the planner writes, the trainer runs: its sections go into a recipe, and real ranks take the steps."""
 
 from __future__ import annotations
 
