@@ -106,11 +106,11 @@ def look(data: Any, offsets: Any, table: Any, starts: Any, out: Any) -> None:
 @kernel
 def _look(data: Any, begin: Any, end: Any, table: Any, starts: Any, row: Any) -> None:
     flags = 0
-    seen = 0  # properties of any character
+    seen: Any = 0  # properties of any character
     garbled = 0  # marks of UTF-8 read as GBK that were seen
     window = np.uint64(0)  # the last eight bytes
-    last = 0  # properties of the character before
-    last_point = 10
+    last: Any = 0  # properties of the character before
+    last_point: Any = 10
     inside = False  # the character before belongs to a word
     indent = True  # nothing but spaces in the line so far
     phrase = False  # the line begins as boilerplate does, or has the sign of a notice

@@ -124,11 +124,10 @@ def _repetition(prefix: Any, before: Any, count: Any, widths: Any, work: Any, st
     found = count
     for place in range(9):
         width = widths[place]
-        power = _ONE
+        power, size = _ONE, 16
         for _ in range(width):
             power *= FACTOR
         stamp += 1
-        size = 16
         while size < 2 * found:
             size *= 2
         mask = np.uint64(size - 1)
@@ -207,11 +206,9 @@ def _scan_text(
     prefix[0], before[0] = np.uint64(0), 0
     units, unit_characters = 0, 0
     inside = alphabetic = False  # in a word; one that has a letter
-    word = np.uint64(0)
-    word_length = 0
+    word, word_length, run = np.uint64(0), 0, 0
     last_kind: Any = 0
     last_point: Any = -1
-    run = 0
     line = paragraph = np.uint64(0)
     line_length = line_content = 0  # characters of the line, and those up to the last that is no space
     first_point = end_point = before_end = -1  # of the line: first, last and last but one that are no space
@@ -248,12 +245,9 @@ def _scan_text(
                     before_end, end_point, last_point = end_point, point, point
                     at += 1
                 length = at - start
-                characters += length
-                letters += length
-                word_length += length
+                characters, letters, word_length = characters + length, letters + length, word_length + length
                 line_length += length
-                line_content = line_length
-                last_kind = np.int64(LATIN)
+                line_content, last_kind = line_length, np.int64(LATIN)
                 continue
             characters += 1
         kind = np.int64(table[point])
