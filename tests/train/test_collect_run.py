@@ -191,7 +191,7 @@ class Sleepy(Callback):
 
     def before_step(self, trainer: Trainer, step: int) -> None:
         if trainer.ranks.rank == 1:
-            time.sleep(0.3)
+            time.sleep(0.6)  # more than a busy machine makes of a step's work
 
 
 def test_a_late_rank_shows_also_where_waiting_cannot_be_told_from_work() -> None:
