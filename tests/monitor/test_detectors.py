@@ -148,6 +148,8 @@ def test_a_planned_change_is_no_fault() -> None:
     for row in rows[500:]:
         row |= {"loss": row["loss"] + 1.2, "phase": "another mixture"}
     assert observe(rows) == []
+    early = [dict(row, unigram_loss=2.0, phase="run" if step < 150 else "other") for step, row in enumerate(rows[:400])]
+    assert observe(early) == []
     rows[540]["loss"] += 2
     assert ("loss_spike", 541) in {(alert.detector, alert.step) for alert in observe(rows)}
 

@@ -34,9 +34,11 @@ class NoConvergence:
         self._last: deque[float] = deque(maxlen=max(flat, 3 * sample))
         self._seen = 0
         self._done = False
+        self._change = Change()
 
     def observe(self, step: int, figures: Figures) -> Alert | None:
         loss = number(figures, "loss")
+        self._done = self._done or self._change(figures)  # what guessing costs is of the data it began with
         if loss is None or self._done:
             return None
         share = number(figures, "lr_share")
@@ -71,10 +73,12 @@ class NoConvergence:
         return Alert(self.name, "warning", step, message, evidence, step - self._seen + 1)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"first": self._first, "last": list(self._last), "seen": self._seen, "done": self._done}
+        state = {"first": self._first, "last": list(self._last), "seen": self._seen, "done": self._done}
+        return {**state, "phase": self._change.phase}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._first, self._seen, self._done = list(state["first"]), int(state["seen"]), bool(state["done"])
+        self._change.phase = state["phase"]
         self._last.clear()
         self._last.extend(state["last"])
 
