@@ -34,7 +34,7 @@ STARTS_WITH = {
     "docs/curate.md": [],
     "docs/deduplicate.md": ["clean"],
     "docs/evaluate.md": ["packed", "run", "model"],
-    "docs/plan.md": ["run", "model"],
+    "docs/plan.md": ["model"],
     "docs/prometheus.md": ["packed"],
     "docs/recipes.md": [],
     "docs/safety.md": ["run", "model"],
