@@ -68,7 +68,7 @@ CASES: dict[str, Case] = {
     "NaN or infinity in one gradient": Case(lambda at, s: NotANumber(at, seed=s), ("non_finite",), 5),
     "poisoned batch": Case(lambda at, s: PoisonedBatch(at, seed=s), SPIKES, 5),
     "poisoned batch, half of its rows": Case(lambda at, s: PoisonedBatch(at, seed=s, share=0.5), SPIKES, 5),
-    "targets shuffled from a step on": Case(lambda at, s: ShuffledTargets(at, seed=s), SPIKES, 5),
+    "targets shuffled from a step on": Case(lambda at, s: ShuffledTargets(at, seed=s), (*SPIKES, *DRIFTS), 100),
     "flipped exponent bit of a weight": Case(
         lambda at, s: FlippedWeight(at, "exponent", seed=s), (*CHANGED, *SPIKES), 5
     ),
@@ -108,7 +108,7 @@ CASES: dict[str, Case] = {
     "dead attention head": Case(lambda at, s: DeadHead(at, layer=s % 2, head=s % 4, seed=s), ("dead_heads",), 200),
     "slow loader": Case(lambda at, s: SlowLoader(at, seconds=0.15, seed=s), ("slow_data",), 40, after=60),
     "slow steps": Case(
-        lambda at, s: SlowSteps(at, seconds=1.0, seed=s), ("slow_steps",), 40, after=60, most=10
+        lambda at, s: SlowSteps(at, seconds=1.0, seed=s), ("slow_steps",), 40, after=60, most=6
     ),
     "memory leak (1 MB a step)": Case(lambda at, s: Leak(at, 1.0, seed=s), ("memory_creep",), 200),
     "full disk": Case(lambda at, s: FullDisk(at, seed=s), ("disk_full",), 5),
