@@ -233,4 +233,4 @@ def test_a_rank_that_is_late_is_told_from_those_who_wait_for_it(world: World, tm
     for row in rows:
         assert row["forward_backward_seconds"] >= 0
         parts = row["forward_backward_seconds"] + row["communication_seconds"] + row["optimizer_seconds"]
-        assert parts <= row["step_seconds"] * 1.01
+        assert parts <= row["step_seconds"] * 1.02

@@ -85,8 +85,8 @@ METRICS: dict[str, Metric] = _declare(
     Metric("optimizer_seconds", "llm_optimizer_seconds", "gauge", "seconds", "Optimizer",
            "Time of the step in gradient norm, clipping and update"),
     Metric("communication_seconds", "llm_communication_seconds", "gauge", "seconds", "Communication",
-           "Time of forward and backward in which rank 0 waited for others, which is not in the figure of those; 0 in "
-           "one process, null on GPUs, where it overlaps with the work"),
+           "Time of the step in which rank 0 waited for others, which is not in the two figures above; 0 in one "
+           "process, null on GPUs, where it overlaps with the work"),
     Metric("monitor_seconds", "llm_monitor_seconds", "gauge", "seconds", "Sampling",
            "Time of the step spent on figures of parameters and heads; only in steps that are sampled"),
     Metric("productive_seconds", "llm_productive_seconds", "gauge", "seconds", "Productive time",

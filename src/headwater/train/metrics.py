@@ -85,7 +85,10 @@ class MetricsCallback(Callback):
         assert self._goodput is not None
         seconds = trainer.record["step_seconds"]
         throughput = outcome.tokens / seconds
-        waited = min(trainer.record.get("communication_seconds") or 0.0, outcome.forward_backward_seconds)
+        waited = trainer.record.get("communication_seconds") or 0.0
+        # Ranks wait for one another in the passes, above all; what is more than those took was after them.
+        passes = max(0.0, outcome.forward_backward_seconds - waited)
+        after = max(0.0, outcome.optimizer_seconds - max(0.0, waited - outcome.forward_backward_seconds))
         line: dict[str, Any] = {
             **trainer.record,
             "time": round(time.time(), 3),
@@ -106,8 +109,8 @@ class MetricsCallback(Callback):
             **self._host.read(),
             "productive_seconds": self._goodput.productive_seconds,
             "goodput": self._goodput.ratio(),
-            "forward_backward_seconds": outcome.forward_backward_seconds - waited,
-            "optimizer_seconds": outcome.optimizer_seconds,
+            "forward_backward_seconds": passes,
+            "optimizer_seconds": after,
             "domain_loss": outcome.domain_loss,
             "domain_tokens": dict(self._domain_tokens),
             **{name: trainer.spent.pop(name, 0.0) for name in ("checkpoint_seconds", "validation_seconds")},
