@@ -94,8 +94,8 @@ class SlowSteps:
             self._slow = 0.0
         elif before:
             self._slow += seconds
-        else:  # those that made the median slow count, too
-            self._slow = sum(one for one in self._recent if one > self._ratio * usual)
+        else:  # those that made the median slow count too, one very long step (a checkpoint) like the others
+            self._slow = sum(min(one, 2 * now) for one in self._recent if one > self._ratio * usual)
         self._held = self._held + 1 if slow else 0
         if not before < self._lasting <= self._slow:
             return None
