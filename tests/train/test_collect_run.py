@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from headwater.parallel.config import ParallelConfig
 from headwater.train import RunFolder, train
 from headwater.train.callbacks import Callback
 from headwater.train.collectors.callback import own_seconds
+from headwater.train.collectors.tensors import TensorFigures
 from headwater.train.outcome import Reading
 from headwater.train.recovery_plan import Trouble, rewind_entries
 from headwater.train.trainer import Interrupted, Rewind, Trainer
@@ -115,6 +117,18 @@ def test_lines_have_the_keys_that_others_count_on_and_each_is_declared(finished:
         assert row["grad_flags"] == {"high": 0, "low": 0}
         assert row["dead_heads"] == 0
         assert len(row["param_grad_norm"]) == 10
+
+
+def test_where_not_all_weights_can_be_copied_at_once_each_has_its_turn(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = partial(TensorFigures, copy_bytes=40_000)
+    monkeypatch.setattr("headwater.train.collectors.sample.TensorFigures", few)
+    series = TensorSeries(small_run(world, tmp_path / "run").path)
+    _, names, values = series.matrix("update_ratio")
+    measured = (~np.isnan(values)).sum(axis=1)
+    assert max(measured) < len(series.matrix("weight_norm").names)  # no sample has all
+    assert names == series.matrix("weight_norm").names
 
 
 def test_what_is_collected_changes_no_weight(world: World, finished: RunFolder, tmp_path: Path) -> None:

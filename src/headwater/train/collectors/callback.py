@@ -102,6 +102,7 @@ class CollectorsCallback(Callback):
         assert self._clock is not None
         every = self._config.every
         self._clock.due = every > 0 and (step == 1 or step % every == 0)
+        self._clock.turn = step // every if every else 0  # of the step alone: a run that goes on measures the same
 
     def after_step(self, trainer: Trainer, outcome: StepOutcome) -> None:
         clock = self._clock

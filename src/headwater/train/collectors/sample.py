@@ -1,7 +1,7 @@
 """The observer of a sampled step: norms and moves of parameters, activity of heads, as one sample.
 
-In: a train module's step. Out: `sample`, `{metric: {name: value}}` by `TENSOR_METRICS`, the same on every rank; {} if
-the step was skipped before its update.
+In: a train module's step. Out: `sample`, `{metric: {name: value}}` by `TENSOR_METRICS`, the same on every rank; of a
+step that was skipped before its update the heads alone.
 
     observer = SampleObserver(module, ranks, which=("gradients", "updates", "heads")); observer.turn = 3
     module.observer = observer; module.train_step(step, batch, lr_factor=1.0); observer.sample
