@@ -175,7 +175,7 @@ def test_eval_scores_a_model_on_files_and_writes_the_results(folder: Path, call:
         (["curate", "r.yaml", "--lang", "zh"], "--lang goes with files"),
         (["curate", "r.yaml", "--text-field", "body"], "--text-field goes with files"),
         (["curate", "r.yaml", "--force"], "--force goes with files"),
-        (["curate", "text", "--out", "r.yaml/x"], "cannot be read or written"),
+        (["curate", "text", "--out", "packed/dataset/dataset.json/x"], "cannot be read or written"),
         (["curate", "text", "--out", "text/x"], "would lie inside the input"),
         (["eval", "r.yaml", "--device", "cpu"], "--device goes with a model"),
         (["tokenize", "text", "--out", "x", "--set", "tokenizer.vocab=9"], "unknown key 'vocab' in tokenizer"),
