@@ -6,6 +6,7 @@ import base64
 import hashlib
 import hmac
 import json
+import socket
 import threading
 import urllib.error
 import urllib.request
@@ -216,7 +217,30 @@ def test_a_token_is_asked_for_where_one_is_set(robots: Robots) -> None:
         made.close()
 
 
-@pytest.mark.parametrize("url", ["hooks.slack.com/hidden", "ftp://x/hidden", "http://example.com/hidden", "https://:x"])
+def test_an_answer_that_is_not_http_is_a_failure_in_words_and_the_others_are_still_sent_to(robots: Robots) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as odd:
+
+        def answer() -> None:
+            caller, _ = odd.accept()
+            with caller:
+                caller.recv(1 << 16)
+                caller.sendall(b"SSH-2.0-hello\r\n")
+
+        threading.Thread(target=answer, daemon=True).start()
+        environment = robots.environment() | {
+            "HEADWATER_SLACK_WEBHOOK": f"http://127.0.0.1:{odd.getsockname()[1]}/hidden-key"
+        }
+        made = Bridge(destinations(environment), port=free_port())
+        try:
+            code, words = post(made.url, json.dumps(webhook(alert("LossSpike"))).encode())
+        finally:
+            made.close()
+    assert (code, words) == (502, "slack cannot be reached: BadStatusLine\n")
+    assert [len(robots.got[place]) for place in ("feishu", "dingtalk")] == [1, 1]
+
+
+@pytest.mark.parametrize("url", ["hooks.slack.com/hidden", "ftp://x/hidden", "http://example.com/hidden", "https://:x",
+                                 "https://hooks.slack.com/services/T0 hidden", "https://x/\u200bhidden"])  # fmt: skip
 def test_an_address_that_is_none_is_refused_without_being_shown(url: str) -> None:
     with pytest.raises(UserError) as caught:
         destinations({"HEADWATER_SLACK_WEBHOOK": url})

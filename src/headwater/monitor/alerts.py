@@ -17,6 +17,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from http.client import HTTPException
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ipaddress import ip_address
 from threading import Lock, Thread
@@ -83,7 +84,7 @@ class Destination:
         except urllib.error.HTTPError as error:
             error.close()
             raise DeliveryError(f"{self.place} answered with {error.code}") from None
-        except (OSError, ValueError) as error:  # the error's own words may hold the address
+        except (OSError, ValueError, HTTPException) as error:  # the error's own words may hold the address
             reason = getattr(error, "reason", error)
             words = reason.strerror if isinstance(reason, OSError) and reason.strerror else type(reason).__name__
             raise DeliveryError(f"{self.place} cannot be reached: {words}") from None
@@ -136,6 +137,7 @@ def _check_url(url: str, name: str) -> None:
         parts = urlsplit(url)
         good = parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts.hostname or ""))
         good = good and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+        good = good and all("!" <= character <= "~" for character in url)  # nothing that cannot be sent
     except ValueError:
         good = False
     if not good:
