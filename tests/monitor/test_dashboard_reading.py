@@ -25,6 +25,7 @@ from headwater.monitor.web.columns import LEFT_TO_MAPS, Columns
 from headwater.monitor.web.events import happenings
 from headwater.monitor.web.heat import split_name
 from headwater.monitor.web.thin import extremes, means
+from headwater.train.ledger import RunLedger
 from tests.monitor.records import START, write_run
 
 
@@ -302,6 +303,35 @@ def test_a_recovery_and_what_it_wrote_into_the_ledger_are_one_event() -> None:
     )
     assert "3 samples of web are left out" in found[0]["text"]
     assert found[2]["text"] == "because of non_finite\ndecided after step 11\nundone by a later rewind"
+
+
+def test_what_a_rewind_undid_is_what_the_ledger_says(tmp_path: Path) -> None:
+    """A step held back right after the checkpoint was decided upon before it, and is undone all the same."""
+    ledger = RunLedger(tmp_path / "ledger.jsonl")
+    ledger.append("skip", step=11, at=10, data={"domain": "web", "draws": [1]})
+    ledger.append("hold", step=11, at=10, data={"why": ["non_finite"], "onset": 11})
+    ledger.append("hold", step=12, at=11, data={"why": ["non_finite"], "onset": 12})
+    ledger.append("rewind", step=13, at=12, data={"to": 10})
+    texts = [item["text"] for item in happenings([], [entry.line() for entry in ledger])]
+    told = {number for number, text in enumerate(texts) if "undone by a later rewind" in text}
+    assert told == ledger.superseded() == {1, 2}
+
+
+def test_a_glance_at_a_run_while_it_is_first_read_is_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = RunReader(write_run(tmp_path / "run", 3000))
+    store, glances = Columns._store, list[str]()
+
+    def glancing(columns: Columns, key: tuple[str, str], *rest: Any) -> None:
+        store(columns, key, *rest)
+        if columns is reader._columns and key[0] == "time":  # a list of runs is asked for in the middle of it
+            glances.append(reader.peek()["name"])
+
+    monkeypatch.setattr(Columns, "_store", glancing)
+    reader.refresh()
+    assert len(glances) > 2
+    assert reader.status()["step"] == 3000
 
 
 def test_a_run_that_stopped_itself_says_why(tmp_path: Path) -> None:

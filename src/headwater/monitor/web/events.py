@@ -51,13 +51,16 @@ def _number_of(entry: Mapping[str, Any]) -> object:
 
 
 def _undone(entries: Sequence[Mapping[str, Any]]) -> set[object]:
-    """Entries recorded after the step that a later rewind went back to."""
+    """Entries recorded, and updates held back, after the step that a later rewind went back to."""
     gone: set[object] = set()
     for place, entry in enumerate(entries):
         data = entry.get("data")
         to = number(data.get("to")) if entry.get("kind") == "rewind" and isinstance(data, Mapping) else None
         if to is not None:
-            gone.update(_number_of(one) for one in entries[:place] if (number(one.get("at")) or 0) > to)
+            for one in entries[:place]:
+                after = "step" if one.get("kind") == "hold" else "at"
+                if (number(one.get(after)) or 0) > to:
+                    gone.add(_number_of(one))
     return gone
 
 

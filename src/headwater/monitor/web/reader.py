@@ -53,6 +53,7 @@ class RunReader:
         self._columns = Columns()
         self._version = 0
         self._seen: object = None
+        self._usual: float | None = None  # `_pace` as it was read: a glance asks while another thread is reading
         self._peeked: tuple[object, dict[str, Any]] | None = None
         self._texts: dict[str, str] = {}
         self._tensors: TensorSeries | None = None
@@ -96,7 +97,7 @@ class RunReader:
                     self._rows[name] += rows
             del self._rows["samples"][:-SAMPLES_SHOWN]
             self._texts = {name: self._text(name) for name in ("run.json", "final.json", "stopped.json", "recipe.yaml")}
-            self._seen = seen
+            self._seen, self._usual = seen, self._pace()
             self._version += 1
             return self._version
 
@@ -134,8 +135,8 @@ class RunReader:
             return None
 
     def _silent(self) -> bool:
-        age, usual = self._age(), self._pace()
-        return age is not None and age > max(SILENT_SECONDS, SILENT_STEPS * (usual or 0.0))
+        age = self._age()
+        return age is not None and age > max(SILENT_SECONDS, SILENT_STEPS * (self._usual or 0.0))
 
     def _pace(self) -> float | None:
         """Seconds a step of late, everything between steps included."""
