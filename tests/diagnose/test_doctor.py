@@ -166,6 +166,12 @@ def test_a_record_of_anything_is_read(tmp_path: Path) -> None:
     assert diagnosis.step == 200
 
 
+def test_a_record_that_counts_from_0_is_read(tmp_path: Path) -> None:
+    first = {"step": 0, "tokens": 0, "loss": 9.0, "grad_norm": 1.0}
+    diagnosis = diagnose(write(tmp_path / "run", [first, *rows_of(200)]))
+    assert diagnosis.healthy, diagnosis_text(diagnosis)
+
+
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.floats() | st.integers() | st.sampled_from(["NaN", "Infinity", "x"]),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),

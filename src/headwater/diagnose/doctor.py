@@ -98,7 +98,7 @@ def replay(rows: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> li
         figures = {key: row.get(key) for key in REPLAYED}
         if row.get("clip_factor") == 0:  # a step that fp16's loss scale skipped
             figures["loss"] = figures["grad_norm"] = None
-        if _numbers(row.get("tokens"), before.get("tokens")):
+        if _numbers(row.get("tokens"), before.get("tokens")) and row["step"] != before["step"]:
             figures["step_tokens"] = (row["tokens"] - before["tokens"]) / (row["step"] - before["step"])
         figures["uniform_loss"] = settings.get("uniform_loss")
         if settings.get("lr") and _numbers(row.get("lr")):
