@@ -92,6 +92,17 @@ def test_after_a_rewind_the_newest_is_the_one_written_last(tmp_path: Path) -> No
     assert [ref.step for ref in list_checkpoints(tmp_path)] == [20, 15, 10]
 
 
+def test_a_permanent_one_that_a_rewind_went_back_behind_takes_no_place_and_is_not_the_newest(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path, keep=2, permanent_every=4)
+    for step in (3, 4):
+        store.save(step, {"weights.a": torch.full((2,), step)}, {"step": step})
+    later = CheckpointStore(tmp_path, keep=2)  # how often is a setting that may change; what is permanent stays so
+    later.forget(lambda ref: ref.step > 3)
+    assert [ref.step for ref in list_checkpoints(tmp_path)] == [3, 4]
+    store.save(5, {"weights.a": torch.zeros(2)}, {"step": 5})
+    assert [ref.step for ref in list_checkpoints(tmp_path)] == [5, 3, 4]
+
+
 def test_one_committed_just_before_a_kill_is_the_newest_even_if_the_pointer_does_not_know(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path, keep=3)
     store.save(20, some_tensors(20), {})

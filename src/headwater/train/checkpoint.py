@@ -149,13 +149,19 @@ class CheckpointStore:
         self._ranks.on_first(clean)
 
     def forget(self, unwanted: Callable[[CheckpointRef], bool]) -> None:
-        """Delete checkpoints, except permanent ones, so that they do not count among those that are kept."""
+        """Delete checkpoints, so that they do not count among those that are kept; permanent ones stay, behind all
+        others."""
 
         def forget() -> None:
             for tier in self._tiers:
-                for ref in list_checkpoints(tier.folder):
-                    if not tier.permanent(ref.step) and unwanted(ref):
+                listed = list_checkpoints(tier.folder)
+                gone = [ref for ref in listed if unwanted(ref)]
+                stay = [ref for ref in gone if ref.manifest().get("permanent")]
+                for ref in gone:
+                    if ref not in stay:
                         tier.discard(ref.path)
+                if stay:
+                    tier.point([ref.name for ref in (*(ref for ref in listed if ref not in gone), *stay)])
 
         self._ranks.on_first(forget)
 
