@@ -22,10 +22,12 @@ from headwater.dataset.dataset import INDEX
 from headwater.dataset.pack import dataset_index, spec_for
 from headwater.dataset.writer import TokenShardWriter
 from headwater.diagnose.autopsy import Measured, autopsy_of, autopsy_text, shares, visible
-from headwater.diagnose.replaying import replay_step
+from headwater.diagnose.replaying import recorded, replay_step
+from headwater.monitor import MetricsRecord
 from headwater.tokenizer import Tokenizer
 from headwater.train import RunFolder
 from headwater.train.callbacks import Callback
+from headwater.train.ledger import RunLedger
 from headwater.train.trainer import Trainer
 from tests.cli.conftest import call
 from tests.train.conftest import World, world
@@ -165,6 +167,27 @@ def test_a_step_that_was_undone_is_looked_at_as_it_was(poisoned: tuple[World, se
     assert (found.cause, found.reproduced) == ("data", "bitwise")
     assert found.measured.documents[0].id in hit
     assert run.ledger_path.read_bytes() == before
+
+
+def test_of_a_step_that_was_undone_nothing_counts_that_was_recorded_the_next_time(tmp_path: Path) -> None:
+    """The event of a rewind keeps the first of many undone steps, and a kill can leave it out."""
+    folder = tmp_path / "run"
+    ledger = RunLedger(folder / "ledger.jsonl")
+    ledger.append("rewind", step=641, at=640, data={"to": 400, "why": ["loss_spike"], "onset": 402})
+    ledger.append("rewind", step=650, at=649, data={"to": 600, "why": ["loss_spike"], "onset": 645})
+    (folder / "run.json").write_text('{"steps": 900}')
+    with MetricsRecord(folder / "metrics.jsonl") as record:
+        for step in range(1, 700):
+            record.append({"step": step, "loss": 3.0 if step <= 400 else 2.0, "grad_norm": 1.0})
+    run = RunFolder.open(folder)
+    assert recorded(run, 641) == (None, None, ())
+    run.event("recovery", step=641, entries=[0], loss=9.0, grad_norm=math.inf)
+    run.event("rewound", step=640, to=400, undone=[{"step": s, "loss": 4.0, "grad_norm": 2.0} for s in range(401, 601)])
+    run.event("recovery", step=641, entries=[1], loss=8.0, grad_norm=8.0)
+    assert recorded(run, 641) == (9.0, math.inf, ())
+    assert recorded(run, 620) == (None, None, (4.0,) * 13)
+    assert recorded(run, 402) == (4.0, 2.0, (*(3.0,) * 31, 4.0))
+    assert recorded(run, 660) == (2.0, 1.0, (2.0,) * 32)
 
 
 def measured(**changes: Any) -> Measured:

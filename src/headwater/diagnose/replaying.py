@@ -32,7 +32,7 @@ from headwater.train.checkpoint_load import load_checkpoint
 from headwater.train.checkpoint_targets import targets_for
 from headwater.train.config import TrainConfig
 from headwater.train.data import RunData
-from headwater.train.ledger import RunLedger
+from headwater.train.ledger import LedgerEntry, RunLedger
 from headwater.train.objective import build_objective
 from headwater.train.outcome import Reading
 from headwater.train.phases import plan_run
@@ -68,10 +68,35 @@ def replay_step(
 def ledger_of(ledger: RunLedger, step: int) -> tuple[RunLedger, bool]:
     """The ledger as it was when a step was done, and whether a rewind has undone the step since: of a step done more
     than once, the first time counts, as that is the one that went wrong."""
-    for entry in ledger.rewinds():
-        if entry.data["to"] < step <= entry.step:
-            return ledger.as_of(entry.number), True
-    return ledger, False
+    rewind = _undoing(ledger, step)
+    return (ledger, False) if rewind is None else (ledger.as_of(rewind.number), True)
+
+
+def _undoing(ledger: RunLedger, step: int) -> LedgerEntry | None:
+    """The first rewind that went back behind a step."""
+    return next((entry for entry in ledger.rewinds() if entry.data["to"] < step <= entry.step), None)
+
+
+def recorded(run: RunFolder, step: int) -> tuple[float | None, float | None, tuple[float, ...]]:
+    """Loss and norm of the step, and losses of the steps before, as they were recorded; None for what is not known any
+    more. Those of undone steps are in the events of the rewind; what the record has of them is of the next time."""
+    rows: dict[int, dict[str, Any]] = {int(row["step"]): row for row in run.metrics() if _plain(row.get("step"))}
+    ledger = run.ledger()
+    rewind = _undoing(ledger, step)
+    if rewind is not None:
+        ledger = ledger.as_of(rewind.number)
+        rows = {number: row for number, row in rows.items() if number <= rewind.data["to"]}
+        for event in run.events():
+            kind = event.get("event")
+            if kind == "recovery" and event.get("step") == step and min(event.get("entries") or (0,)) <= rewind.number:
+                rows[step] = event
+            if kind == "rewound" and event["step"] + 1 == rewind.step:
+                rows |= {int(row["step"]): row for row in event["undone"]}
+                break
+    before = [s for s in range(max(1, step - USUAL), step) if s in rows and not ledger.held(s)]
+    usual: list[Any] = [rows[s].get("loss") for s in before]
+    row = rows.get(step, {})
+    return _number(row.get("loss")), _number(row.get("grad_norm")), tuple(v for v in usual if _plain(v))
 
 
 class _Replay:
@@ -131,7 +156,7 @@ class _Replay:
         self._set_rope(step)
         reading = self._look(step, batch)
         others = tuple(self._loss(s) for s in later)
-        recorded, norm, usual = self._recorded(step, undone)
+        then, norm, usual = recorded(self.run, step)
         here = {
             "device": self.device.type, "threads": torch.get_num_threads(), "precision": self.precision,
             "layout": self.module.mesh.config.describe(), "micro_batch": self.micro_batch,
@@ -140,7 +165,7 @@ class _Replay:
         if differs:
             self.notes.append(f"not bitwise what it was: {', '.join(differs)}")
         return Measured(
-            run=str(self.run.path), step=step, checkpoint=begin, recorded=recorded, recorded_norm=norm,
+            run=str(self.run.path), step=step, checkpoint=begin, recorded=then, recorded_norm=norm,
             replayed=reading.loss, replayed_norm=reading.grad_norm, others=others, earlier_step=earlier_step,
             earlier=earlier, earlier_others=earlier_others, usual=usual, same_machine=not differs, undone=undone,
             documents=self._documents(step, batch), notes=tuple(self.notes),
@@ -216,20 +241,6 @@ class _Replay:
         with self.module.evaluation(averaged=False):
             nats, predicted, _ = self.module.evaluate(batch)
         return nats / max(1, predicted)
-
-    def _recorded(self, step: int, undone: bool) -> tuple[float | None, float | None, tuple[float, ...]]:
-        """Loss and norm of the step, and losses of the steps before, as they were recorded; those of undone steps are
-        in the event of the rewind."""
-        rows = {int(row["step"]): row for row in self.run.metrics() if isinstance(row.get("step"), int)}
-        for event in self.run.events():
-            if undone and event.get("event") == "recovery" and event.get("step") == step:
-                rows[step] = event
-            if undone and event.get("event") == "rewound" and event["to"] < step <= event["step"] + 1:
-                rows |= {int(row["step"]): row for row in event["undone"]}
-                break
-        usual = [rows[s]["loss"] for s in range(max(1, step - USUAL), step) if s in rows and not self.ledger.held(s)]
-        row: dict[str, Any] = rows.get(step, {})
-        return _number(row.get("loss")), _number(row.get("grad_norm")), tuple(v for v in usual if _plain(v))
 
     # Documents.
 
