@@ -22,6 +22,7 @@ from headwater.diagnose import Diagnosis, diagnose, diagnosis_text
 from headwater.diagnose.reading import read_record
 from headwater.diagnose.symptoms import SYMPTOMS
 from headwater.monitor.detectors import default_detectors
+from headwater.monitor.detectors.model_health import TensorGradients
 from headwater.pipeline.schema import loads
 from headwater.train import RunFolder
 from headwater.train.non_finite import NonFiniteError
@@ -222,6 +223,15 @@ def test_lines_of_another_file_are_told_and_left_out(tmp_path: Path) -> None:
     diagnosis = diagnose(write(tmp_path / "run", mixed))
     assert diagnosis.healthy
     assert any("lines 51, 52, 103" in note and "another kind of file" in note for note in diagnosis.notes)
+
+
+def test_large_gradients_of_single_parameters_are_not_told_as_vanishing(tmp_path: Path) -> None:
+    large = TensorGradients().observe(90, {"param_grad_norm": {"model.norm.weight": 3e6, "lm_head.weight": 0.1}})
+    assert large is not None
+    event = {"time": START, "event": "alert", "detector": large.detector, "severity": large.severity, "step": 90,
+             "message": large.message, "evidence": large.evidence}  # fmt: skip
+    (found,) = diagnose(write(tmp_path / "run", rows_of(100), [event, {"event": "interrupted"}])).findings
+    assert (found.symptom, found.severity) == ("gradient_explosion", "critical")
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ def diagnose(run: RunFolder, *, now: float | None = None) -> Diagnosis:
     notes += _unseen(record.rows, events)
     by_symptom: dict[str, list[Alert]] = {}
     for alert in sorted([*alerts.values(), *_idle(record.rows), *ends], key=lambda alert: alert.step):
-        by_symptom.setdefault(symptom_of(alert.detector), []).append(alert)
+        by_symptom.setdefault(symptom_of(alert), []).append(alert)
     if not record.rows:
         notes.append("no step is recorded yet: there is little to say")
     if status.state == "partial" and not ends and events and events[-1].get("event") == "interrupted":

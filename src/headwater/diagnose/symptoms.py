@@ -235,9 +235,11 @@ SYMPTOMS: dict[str, Symptom] = {
 """By name, in the order in which they are told."""
 
 
-def symptom_of(detector: str) -> str:
-    """The symptom a detector's alert belongs to; its own name for one that is not known here."""
-    return next((name for name, symptom in SYMPTOMS.items() if detector in symptom.detectors), detector)
+def symptom_of(alert: Alert) -> str:
+    """The symptom an alert belongs to; its detector's name for one that is not known here."""
+    if alert.detector == "tensor_gradients" and alert.evidence.get("large"):  # it finds both ends
+        return "gradient_explosion"
+    return next((name for name, symptom in SYMPTOMS.items() if alert.detector in symptom.detectors), alert.detector)
 
 
 def finding(name: str, alerts: Sequence[Alert], settings: Settings) -> Finding:
