@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 
 import pytest
 from rich.console import Console
@@ -37,6 +38,13 @@ def test_on_a_terminal_there_is_one_live_line() -> None:
     with one:
         one.write(RECORD)
     assert "loss 2.600" in out.getvalue()
+
+
+def test_a_first_step_without_a_loss_has_a_line() -> None:
+    one, out = sink(terminal=False)
+    with one:
+        one.write({**RECORD, "step": 1, "loss": math.nan, "loss_sma": None, "grad_norm": math.nan})
+    assert "step 1/10  loss nan" in out.getvalue()
 
 
 def test_quiet_says_nothing() -> None:

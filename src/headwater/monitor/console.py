@@ -70,7 +70,9 @@ class ConsoleSink:
 
     def _line(self, record: Mapping[str, Any]) -> str:
         step = int(record["step"])
-        parts = [f"step {step:,}/{self._total:,}", f"loss {record['loss_sma']:.3f}"]
+        smooth = record["loss_sma"]
+        loss = record["loss"] if smooth is None else smooth  # no average yet: the first loss is NaN
+        parts = [f"step {step:,}/{self._total:,}", f"loss {loss:.3f}"]
         if record.get("val_loss"):
             parts.append(f"val {record['val_loss']['all']:.3f}")
             if record.get("val_bits_per_byte", {}).get("all") is not None:
