@@ -157,6 +157,8 @@ def test_a_record_of_anything_is_read(tmp_path: Path) -> None:
     lines[50] = b'{"step": 51, "loss": "three", "grad_norm": null, "step_seconds": [], "time": "noon"}\n'
     lines[60] = b"[" * 100_000 + b"\n"
     lines[70] = b'{"step": NaN}\n'
+    lines[80] = b'{"step": 81, "loss": 3.0, "grad_norm": 1, "step_seconds": 1, "tokens": 1' + b"0" * 400 + b"}\n"
+    lines[90] = lines[80].replace(b"81", b"91").replace(b'"grad_norm": 1,', b'"grad_norm": 1' + b"0" * 400 + b",")
     run.metrics_path.write_bytes(b"".join(lines) + b'{"step": 201, "lo')
     diagnosis = diagnose(run)
     assert diagnosis.healthy, diagnosis_text(diagnosis)

@@ -242,6 +242,16 @@ def test_time_is_split_into_steps_and_what_is_between(tmp_path: Path) -> None:
         assert sum(column) == pytest.approx(1, abs=1e-4)
 
 
+def test_the_time_that_goodput_is_a_share_of_begins_where_the_run_first_did(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", 1000)
+    events = run / "events.jsonl"
+    first = {"time": START - 500, "event": "started"}  # and was killed before its first checkpoint
+    events.write_text(json.dumps(first) + "\n" + events.read_text(encoding="utf-8"), encoding="utf-8")
+    time_split = read(run)["time"]
+    assert time_split["total"] == pytest.approx(500 + 1000 * 0.46)
+    assert time_split["goodput"] == pytest.approx(1000 * 0.43 / time_split["total"], rel=0.05)
+
+
 def test_what_was_read_stands_beside_the_plan_as_it_changed(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", 1000)
     later = {"kind": "order", "step": 501, "at": 400, "data": {"mixture": {"web": 1.0}}}
@@ -260,7 +270,7 @@ def test_events_and_interventions_are_one_list_in_words() -> None:
         {"event": "alert", "detector": "loss_spike", "severity": "critical", "step": 5, "message": "loss 9",
          "evidence": {"loss": 9.123456789}},
         {"event": "checkpoint", "step": 4}, {"event": "warning", "message": "a port is in use", "time": 3.0},
-        {"event": "interrupted", "signal": "SIGTERM", "step": 6},
+        {"event": "interrupted", "signal": "SIGTERM", "step": 10**400},
     ]  # fmt: skip
     ledger = [
         {"kind": "run", "at": 0, "step": 1, "data": {}},

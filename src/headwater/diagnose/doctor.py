@@ -19,7 +19,7 @@ from headwater.core.jsonl import parse_json, read_jsonl
 from headwater.diagnose.reading import Record, read_record
 from headwater.diagnose.symptoms import SYMPTOMS, Finding, finding, symptom_of
 from headwater.monitor.detectors import Alert, DetectorSet
-from headwater.monitor.detectors.base import Severity
+from headwater.monitor.detectors.base import LARGEST, Severity
 from headwater.train.run_folder import RunFolder
 
 BUSY = 0.5
@@ -109,7 +109,7 @@ def replay(rows: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> li
 
 
 def _numbers(*values: Any) -> bool:
-    return all(isinstance(value, int | float) and math.isfinite(value) for value in values)
+    return all(isinstance(value, int | float) and abs(value) < LARGEST for value in values)
 
 
 def _events(run: RunFolder) -> tuple[list[dict[str, Any]], list[str]]:

@@ -97,7 +97,7 @@ def _row(line: bytes) -> dict[str, Any] | None:
     if not isinstance(row, dict):
         return None
     step = row.get("step")
-    if isinstance(step, bool) or not isinstance(step, int | float) or not math.isfinite(step) or step != int(step):
+    if isinstance(step, bool) or not isinstance(step, int | float) or not abs(step) < 1e15 or step != int(step):
         return None
     return {key: NOT_FINITE.get(value, value) if isinstance(value, str) else value for key, value in row.items()}
 

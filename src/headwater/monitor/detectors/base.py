@@ -18,6 +18,8 @@ from typing import Any, Literal, Protocol
 Figures = Mapping[str, Any]
 """A step's figures by the keys of `headwater.monitor.registry`; one that is missing or None is not looked at."""
 Severity = Literal["warning", "critical"]
+LARGEST = 1e300
+"""No figure of a run is larger; integers of JSON can be, beyond what a float holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,7 @@ class Detector(Protocol):
 def number(figures: Figures, key: str) -> float | None:
     """A finite figure, or None."""
     value = figures.get(key)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < LARGEST:
         return None
     return float(value)
 

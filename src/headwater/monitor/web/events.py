@@ -8,9 +8,10 @@ first. Levels: `critical`, `warning`, `action` (somebody or something intervened
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+from headwater.monitor.web.columns import LARGEST
 
 QUIET = ("checkpoint", "device")
 """Too many, or nothing to see in a curve."""
@@ -116,8 +117,8 @@ def _item(kind: str, level: str, step: float | None, time: float | None, title: 
 
 
 def number(value: Any) -> float | None:
-    """A finite number, or None."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    """A finite number that a float can hold, or None."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < LARGEST:
         return None
     return value
 
