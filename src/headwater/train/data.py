@@ -63,7 +63,7 @@ class RunData:
         return self._loader.order
 
     def follow(self, order: StepOrder) -> None:
-        """Read in another order from here on: the ledger has changed. Iterators made before keep to the old one."""
+        """Read in another order from here on: the ledger has changed. Iterators made before must have been closed."""
         self._loader.order = order
 
     def batches(self, first_step: int, last_step: int) -> Iterator[Batch]:
