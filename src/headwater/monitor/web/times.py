@@ -95,14 +95,14 @@ def time_split(columns: Columns, events: Sequence[Mapping[str, Any]]) -> dict[st
 
 
 def _wall(columns: Columns, events: Sequence[Mapping[str, Any]]) -> float:
-    """From the first sign of the run to its last line."""
+    """From the first sign of the run to its last line. A run that was killed before its first checkpoint has begun more
+    than once; its goodput counts from the first time on."""
     _, clock = columns.series(("time", ""))
     if not len(clock):
         return 0.0
     starts = [at for event in events if event.get("event") == "started" and (at := number(event.get("time")))]
     first = float(clock.min())
-    before = [at for at in starts if at <= first]
-    return float(clock.max()) - (max(before) if before else first)
+    return float(clock.max()) - min([first, *starts])
 
 
 def _restarts(columns: Columns, events: Sequence[Mapping[str, Any]], usual_seconds: float) -> tuple[float, float]:
