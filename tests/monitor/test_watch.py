@@ -54,6 +54,7 @@ def test_once_says_how_the_run_is_in_plain_lines(tmp_path: Path, verb: Verb) -> 
                  "32 samples of web are left out"):  # fmt: skip
         assert said in text, text
     assert verb("watch", tmp_path, "--once")[0] == text  # the newest run of a workspace
+    assert verb("watch", tmp_path / "runs", "--once")[0] == text
 
 
 def test_json_is_one_object_with_the_newest_figures(tmp_path: Path, run_cli: RunCli) -> None:

@@ -14,7 +14,7 @@ from headwater.cli.common import Debug, Json, Stopped, print_json
 def command(
     places: Annotated[
         list[Path] | None,
-        typer.Argument(help="Workspaces and folders of runs [default: ./workspace].", show_default=False),
+        typer.Argument(help="Workspaces, and the folders of single runs [default: ./workspace].", show_default=False),
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[
@@ -39,7 +39,8 @@ def command(
         if json_:
             print_json({"url": server.url, "runs": [reader.path.name for reader in runs.readers().values()]})
         else:
-            sys.stdout.write(f"{len(runs.readers()):,} runs at {server.url}  (Ctrl-C ends it)\n")
+            shown = len(runs.readers())
+            sys.stdout.write(f"{shown:,} {'run' if shown == 1 else 'runs'} at {server.url}  (Ctrl-C ends it)\n")
             sys.stdout.flush()
         try:
             server.serve()

@@ -29,7 +29,7 @@ class RunList:
         self._workspaces: list[Path] = []
         for place in places:
             if not place.is_dir():
-                raise InputError("no such folder", where=str(place), mend="give a workspace, or folders of runs")
+                raise InputError("no such folder", where=str(place), mend="give a workspace, or the folder of each run")
             if is_run(place):
                 self._add(place, place)
             elif (place / "runs").is_dir() or place.name == "runs":
@@ -38,7 +38,7 @@ class RunList:
                 raise InputError(
                     "neither a run nor a workspace: there is no run.json, no metrics.jsonl and no folder runs",
                     where=str(place),
-                    mend="give a workspace, or folders of runs",
+                    mend="give a workspace, or the folder of each run",
                 )
         self.readers()
 
@@ -65,8 +65,9 @@ def is_run(path: Path) -> bool:
 
 
 def newest_run(workspace: Path) -> Path | None:
-    """The run of a workspace that was written to last."""
-    runs = [path for path in (workspace / "runs").glob("*") if is_run(path)]
+    """The run of a workspace, or of its folder `runs`, that was written to last."""
+    folder = workspace if workspace.name == "runs" else workspace / "runs"
+    runs = [path for path in folder.glob("*") if is_run(path)]
     return max(runs, key=_written, default=None)
 
 
