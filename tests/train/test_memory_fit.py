@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+from headwater.diagnose.replaying import facts_of
+from headwater.parallel.agreement import Ranks
 from headwater.parallel.config import ParallelConfig
 from headwater.parallel.rank_files import LOST_PEER
-from headwater.train import RunFolder
+from headwater.train import RunFolder, announce
 from headwater.train.callbacks import Callback
 from headwater.train.memory_fit import NoRoomError, SmallerPiecesError, remember, remembered, smaller
+from headwater.train.phases import RunPlan
+from headwater.train.train_module import TrainModule
 from headwater.train.trainer import Trainer
 from headwater.train.weights import load_weights
 from tests.parallel.ranks import RankError, run_ranks
@@ -73,6 +78,28 @@ def test_a_run_that_goes_on_begins_with_what_fits(world: World, tmp_path: Path) 
     run = go(world, tmp_path / "run", LittleMemory(4), layout=whole(8), **SHORT)
     assert len([event for event in run.events() if event["event"] == "out_of_memory"]) == 1
     assert [event["micro_batch"] for event in run.events() if event["event"] == "resumed"] == [4]
+
+
+def test_what_a_run_says_it_computes_with_is_what_the_trial_before_it_found(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The event that a replay of a step goes by."""
+    first = announce.dry_run
+
+    def tight(module: TrainModule, plan: RunPlan) -> float:
+        LittleMemory(4).before_step(SimpleNamespace(module=module, ranks=Ranks()), 1)  # type: ignore[arg-type]
+        return first(module, plan)
+
+    monkeypatch.setattr(announce, "dry_run", tight)
+    run = go(world, tmp_path / "run", layout=whole(8), dry_run=True, **SHORT)
+    told = [(event["event"], event["micro_batch"]) for event in run.events() if "micro_batch" in event]
+    assert told == [("out_of_memory", 4), ("started", 4)]
+    assert facts_of(run, 12)["micro_batch"] == 4
+
+
+def test_a_replay_takes_the_micro_batch_that_a_step_was_done_with(world: World, tmp_path: Path) -> None:
+    run = go(world, tmp_path / "run", LittleMemory(2, step=5), layout=whole(8), **SHORT)
+    assert [facts_of(run, step)["micro_batch"] for step in (4, 5, 12)] == [8, 2, 2]
 
 
 def test_a_sample_that_does_not_fit_ends_the_run_with_words(world: World, tmp_path: Path) -> None:

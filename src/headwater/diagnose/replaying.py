@@ -108,7 +108,7 @@ class _Replay:
         self.config = TrainConfig.model_validate(record["train"])
         self.plan = plan_run(self.config)
         self.tokenizer = Tokenizer.load(run.tokenizer_path)
-        self.facts = _facts(run, step)
+        self.facts = facts_of(run, step)
         self.notes: list[str] = []
         self.device = devices.choose_device(str(self.facts.get("device", "auto")) if self._has_device() else "auto")
         self.precision: Precision = self.facts.get("precision", "fp32")
@@ -293,12 +293,15 @@ def _only(batch: Batch, row: int, start: int, stop: int) -> Batch:
     return replace(piece, targets=targets, domains=None)  # the counts of a whole step say nothing of a piece
 
 
-def _facts(run: RunFolder, step: int) -> dict[str, Any]:
+def facts_of(run: RunFolder, step: int) -> dict[str, Any]:
     """What the process that did the step computed with."""
     facts: dict[str, Any] = {}
     for event in run.events():
-        if event.get("event") in ("started", "resumed") and int(event.get("step", 0)) < step:
+        kind, at = event.get("event"), int(event.get("step", 0))
+        if kind in ("started", "resumed") and at < step:
             facts = event
+        elif kind == "out_of_memory" and at <= step and facts:  # from here on in smaller pieces
+            facts = {**facts, "micro_batch": event["micro_batch"]}
     return facts
 
 

@@ -9,7 +9,7 @@ changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import Any
 
 from headwater.core.errors import CorruptArtifactError
@@ -33,7 +33,7 @@ SHOWN_STEPS = 200
 
 
 class Resuming:
-    """See the module. `facts`: what this process computes with, whose change means other roundings."""
+    """See the module. `facts` tells what this process computes with, whose change means other roundings."""
 
     def __init__(
         self,
@@ -44,10 +44,10 @@ class Resuming:
         plan: RunPlan,
         ranks: Ranks,
         reporter: Reporter,
-        facts: Mapping[str, Any],
+        facts: Callable[[], dict[str, Any]],
     ) -> None:
         self._run, self._ledger, self._store, self._data, self._plan = run, ledger, store, data, plan
-        self._ranks, self._reporter, self._facts = ranks, reporter, dict(facts)
+        self._ranks, self._reporter, self._facts = ranks, reporter, facts
 
     def start(self, trainer: Trainer) -> None:
         """Load the newest good checkpoint and cut the record back to it; without one, begin."""
@@ -56,9 +56,9 @@ class Resuming:
         if self._ranks.first:
             (self._run.path / STOPPED).unlink(missing_ok=True)
         if loaded is None:
-            self._run.event("started", **self._facts)
+            self._run.event("started", **self._facts())
             return
-        self._run.event("resumed", step=trainer.step, records_dropped=len(dropped), **self._facts)
+        self._run.event("resumed", step=trainer.step, records_dropped=len(dropped), **self._facts())
         again = f"; {len(dropped):,} later steps are trained again" if dropped else ""
         self._reporter.info(f"going on from step {trainer.step:,} of {self._plan.steps:,}{again}")
         self._tell_of_other_machine()
@@ -117,7 +117,7 @@ class Resuming:
         return dropped
 
     def _tell_of_other_machine(self) -> None:
-        facts = self._facts
+        facts = self._facts()
         starts = [event for event in self._run.events() if event["event"] in ("started", "resumed")]
         before = {key: starts[-2].get(key) for key in facts} if len(starts) > 1 else facts
         changed = [f"{key} {before[key]} before, {facts[key]} now" for key in facts if before[key] != facts[key]]

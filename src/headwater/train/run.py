@@ -298,7 +298,14 @@ class _Run:
             cache_ahead=self.storage.cache_read_ahead_steps,
         )
         resuming = Resuming(
-            self.run, self.ledger, self.store, data, self.plan, self.ranks, self.reporter, self._computes_with()
+            self.run,
+            self.ledger,
+            self.store,
+            data,
+            self.plan,
+            self.ranks,
+            self.reporter,
+            partial(self._computes_with, module),
         )
         trainer = Trainer(
             plan=self.plan,
@@ -324,13 +331,13 @@ class _Run:
         self.reporter.info(f"trained {trainer.step:,} steps, {trainer.tokens:,} tokens; run folder {self.run.path}")
         return self.run
 
-    def _computes_with(self) -> dict[str, Any]:
+    def _computes_with(self, module: TrainModule) -> dict[str, Any]:
         """What a bitwise repetition needs to be the same."""
         return {
             **self._place(),
             "threads": torch.get_num_threads(),
             "precision": self.precision,
-            "micro_batch": self.micro_batch,
+            "micro_batch": module.micro_batch,  # a trial may have found that less fits
         }
 
     def _place(self) -> dict[str, str]:
