@@ -128,6 +128,39 @@ def test_the_learning_rate_advised_is_half_of_the_runs(tmp_path: Path) -> None:
     assert "--set train.optimizer.lr=0.0005" in diagnosis_text(diagnose(write(tmp_path / "run", rows)))
 
 
+def test_what_the_run_has_already_is_not_advised(tmp_path: Path) -> None:
+    rows = rows_of(600)
+    FAULTS["gradient_explosion"](rows)
+    FAULTS["loss_spike"](rows)
+    run = write(tmp_path / "run", rows)
+    assert "--set train.clip_grad_norm=1.0" in diagnosis_text(diagnose(run))
+    known = {"lr": 1e-3, "clip_grad_norm": 0.5}
+    record = {"model": {"vocab_size": 10_000, "qk_norm": True}, "train": {**known, "z_loss": 0.0}, "steps": 600}
+    (run.path / "run.json").write_text(json.dumps(record))
+    text = diagnosis_text(diagnose(run))
+    assert "keep logits small: --set train.z_loss=1e-4\n" in text
+    assert "clip gradients" not in text
+    (run.path / "run.json").write_text(json.dumps({**record, "train": {**known, "z_loss": 0.0001}}))
+    assert "keep logits small" not in diagnosis_text(diagnose(run))
+
+
+@pytest.mark.parametrize(
+    ("ahead", "checkpoint", "words", "advice"),
+    [
+        (60.0, [], "has worked on the run for 60 s, and none", "begins anew, as no checkpoint had been written"),
+        (-90.0, [{"event": "checkpoint", "step": 50}], "which a clock ahead of", "goes on from the last checkpoint"),
+    ],
+)
+def test_a_run_that_was_killed_says_since_when_and_from_where_it_goes_on(
+    tmp_path: Path, ahead: float, checkpoint: list[dict[str, Any]], words: str, advice: str
+) -> None:
+    rows = rows_of(100)
+    run = write(tmp_path / "run", rows, [{"event": "started", "time": START, "device": "cpu"}, *checkpoint])
+    text = diagnosis_text(diagnose(run, now=rows[-1]["time"] + ahead))
+    assert words in text
+    assert advice in text
+
+
 def test_steps_that_fp16_skipped_are_not_faults(tmp_path: Path) -> None:
     rows = rows_of(300)
     for row in rows[100:103]:

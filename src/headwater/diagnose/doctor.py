@@ -71,7 +71,7 @@ def diagnose(run: RunFolder, *, now: float | None = None) -> Diagnosis:
     record = read_record(run.metrics_path)
     events, notes = _events(run)
     notes = [*record.notes, *notes]
-    status, settings = run.status(), _settings(run, record)
+    status, settings = run.status(), _settings(run, record, events)
     alerts = {(alert.detector, alert.step): alert for alert in replay(record.rows, settings)}
     alerts |= {(alert.detector, alert.step): alert for alert in _said(events)}
     step = int(record.rows[-1]["step"]) if record.rows else 0
@@ -164,9 +164,9 @@ def _ends(
     last = str(events[-1].get("event")) if events else ""
     explained = last in ("interrupted", "finished", "stopped") or (events and events[-1].get("detector") in FATAL)
     if state == "partial" and not explained:
-        message = (
-            f"no process works on the run since {age:,.0f} s, and none said why; the last event is {last or 'none'}"
-        )
+        heard = f"the last event is {last}" if last else "no event is recorded"
+        since = f"for {age:,.0f} s" if age >= 0 else "since its last line, which a clock ahead of this one's wrote"
+        message = f"no process has worked on the run {since}, and none said why; {heard}"
         return [Alert("died", "warning", step, message, {"age": age})]
     return []
 
@@ -193,7 +193,7 @@ def _unseen(rows: Sequence[Mapping[str, Any]], events: Sequence[Mapping[str, Any
     ]
 
 
-def _settings(run: RunFolder, record: Record) -> dict[str, Any]:
+def _settings(run: RunFolder, record: Record, events: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """What remedies are reckoned from; the highest rate seen where `run.json` does not say."""
     known = run.record
 
@@ -210,6 +210,8 @@ def _settings(run: RunFolder, record: Record) -> dict[str, Any]:
         "warmup_steps": of("train", "schedule", "warmup_steps"),
         "global_batch": of("train", "global_batch"),
         "uniform_loss": math.log(vocabulary) if _numbers(vocabulary) and vocabulary > 1 else None,
+        **{part: of(part) for part in ("model", "train") if isinstance(of(part), dict)},
+        "saved": run.newest_checkpoint() is not None or any(event.get("event") == "checkpoint" for event in events),
     }
 
 

@@ -7,6 +7,7 @@ In: the name of a symptom and what is known of the run's settings. Out: a `Findi
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -14,7 +15,8 @@ from typing import Any, Literal
 from headwater.monitor.detectors import Alert
 
 Settings = Mapping[str, Any]
-"""`lr`, `warmup_steps`, `global_batch` of the run, where known."""
+"""Of the run, where known: `lr`, `warmup_steps`, `global_batch`; `model` and `train`, sections of its recipe; `saved`,
+whether it has a checkpoint to go on from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,18 @@ def _calmer(settings: Settings) -> Remedy:
 
 def _steadier() -> Remedy:
     return Remedy("keep logits small", ("train.z_loss=1e-4", "model.qk_norm=true"))
+
+
+def _clip(settings: Settings) -> tuple[Remedy, ...]:
+    limit = (settings.get("train") or {}).get("clip_grad_norm")
+    tight = isinstance(limit, int | float) and limit <= 1
+    return () if tight else (Remedy("clip gradients", ("train.clip_grad_norm=1.0",)),)
+
+
+def _again(settings: Settings) -> Remedy:
+    if settings.get("saved") is False:
+        return Remedy("run the same command again: it begins anew, as no checkpoint had been written")
+    return Remedy("run the same command again: it goes on from the last checkpoint")
 
 
 def _look(step_text: str = "the step") -> Remedy:
@@ -124,7 +138,7 @@ SYMPTOMS: dict[str, Symptom] = {
         "exploding gradients",
         ("gradient_explosion",),
         ("a bad batch", "the learning rate is too high", "no clipping, or too loose"),
-        lambda s: (Remedy("clip gradients", ("train.clip_grad_norm=1.0",)), _calmer(s), _look("the steps above")),
+        lambda s: (*_clip(s), _calmer(s), _look("the steps above")),
     ),
     "gradient_vanishing": Symptom(
         "vanishing gradients",
@@ -229,7 +243,7 @@ SYMPTOMS: dict[str, Symptom] = {
         "the process ended before the run did",
         ("died",),
         ("it was killed (memory of the machine, time limit, power)", "an error, printed where it ran"),
-        lambda s: (Remedy("run the same command again: it goes on from the last checkpoint"),),
+        lambda s: (_again(s),),
     ),
 }
 """By name, in the order in which they are told."""
@@ -256,5 +270,22 @@ def finding(name: str, alerts: Sequence[Alert], settings: Settings) -> Finding:
         alerts[-1].step,
         tuple(shown),
         symptom.causes,
-        symptom.remedies(settings),
+        tuple(new for remedy in symptom.remedies(settings) if (new := _unless_so(remedy, settings)) is not None),
     )
+
+
+def _unless_so(remedy: Remedy, settings: Settings) -> Remedy | None:
+    """A remedy without what the run has already; None if that is all of it."""
+    sets = tuple(one for one in remedy.sets if not _is_so(one, settings))
+    return Remedy(remedy.text, sets) if sets or not remedy.sets else None
+
+
+def _is_so(override: str, settings: Settings) -> bool:
+    key, _, text = override.partition("=")
+    value: Any = settings
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    try:
+        return bool(value == json.loads(text))
+    except ValueError:  # a word
+        return bool(value == text)
