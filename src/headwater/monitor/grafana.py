@@ -35,12 +35,11 @@ NEEDS = {
     "mem_reserved": A_GPU,
     "alloc_retries": A_GPU,
     "straggler_score": "several ranks",
-    "cache_hit_ratio": "dataset.cache",
+    "cache_hit_ratio": "dataset.cache_dir",
     "val_loss_averaged": "averaged weights",
     "val_bits_per_byte_averaged": "averaged weights",
     "eval": "evaluate.during_training",
     "loss_scale": "precision fp16",
-    "skipped_steps": "precision fp16",
 }
 """Metrics that a run on a CPU with default settings does not have, and what brings them."""
 
