@@ -363,11 +363,20 @@ def test_a_run_that_cannot_be_helped_stops_with_a_report(world: World, beginning
 
 
 def test_weights_that_keep_changing_stop_the_run(world: World, beginning: Path, tmp_path: Path) -> None:
-    path = begun(beginning, tmp_path / "run")
+    path = begun(beginning, tmp_path / "a run")
     with pytest.raises(RecoveryStoppedError, match="changed weights") as caught:
         go(world, path, Breaks(51, "model.layers.0.mlp.up_proj.weight"))
     assert actions(RunFolder(path)) == ["rewind", "rewind"]
-    assert "--step 50" in caught.value.mend
+    assert f"headwater doctor '{path}' --step 50" in caught.value.mend
+    assert "goes on from the newest checkpoint" in caught.value.mend
+
+
+def test_a_run_that_stops_before_its_first_checkpoint_promises_none(world: World, tmp_path: Path) -> None:
+    none = {"skip": {"times": 0}, "rewind": {"times": 0}, "lower_lr": {"times": 0}}
+    with pytest.raises(RecoveryStoppedError, match="changed weights") as caught:
+        go(world, tmp_path / "run", Breaks(5, "model.layers.0.mlp.up_proj.weight"), recovery=none,
+           checkpoint={"every": 1000})  # fmt: skip
+    assert "begins anew, as there is no checkpoint" in caught.value.mend
 
 
 def test_without_a_checkpoint_to_go_back_to_the_run_slows_down(

@@ -14,6 +14,7 @@ wrong steps are. Where the steps before are no better, it is the weights, not th
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -186,13 +187,16 @@ class RecoveryCallback(Callback):
             for entry in trainer.ledger
             if entry.kind in ("hold", "lr", "rewind")
         ]
-        newest = next((ref for ref in self._store.refs() if ref.step < trouble.onset), None)
+        refs = self._store.refs()
+        newest = next((ref for ref in refs if ref.step < trouble.onset), None)
+        again = "goes on from the newest checkpoint" if refs else "begins anew, as there is no checkpoint"
+        folder = shlex.quote(str(trainer.run.path))
         error = RecoveryStoppedError(
             f"{_names(trouble)} again, after {len(done)} entries of recovery in the ledger: the run has stopped",
             where=f"step {trouble.step}",
-            mend=f"`headwater doctor {trainer.run.path} --step {trouble.onset}` tells data from state from hardware; "
-            f"{trainer.run.path / STOPPED} has what was tried. Running again goes on from the newest checkpoint: with "
-            "more patience (train.recovery), or train anew with a lower train.optimizer.lr",
+            mend=f"`headwater doctor {folder} --step {trouble.onset}` tells data from state from hardware; "
+            f"{trainer.run.path / STOPPED} has what was tried. Running again {again}: with more patience "
+            "(train.recovery), or train anew with a lower train.optimizer.lr",
         )
         report = {
             "step": trouble.step,
