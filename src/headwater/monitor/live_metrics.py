@@ -73,7 +73,7 @@ MACHINE_METRICS: tuple[Metric, ...] = (
     Metric("gpu_throttled", "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS", "gauge", "bits", "GPU throttling",
            "Why clocks are held down, as NVML's bit mask; 0 and 1 (idle) are no fault", _GPU),
     Metric("gpu_xid", "DCGM_FI_DEV_XID_ERRORS", "gauge", "code", "GPU errors",
-           "The last XID error, 0 for none; known to DCGM alone", _GPU),
+           "The last XID error since the exporter began, 0 for none", _GPU),
     Metric("gpu_ecc", "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", "gauge", "errors", "GPU memory errors",
            "Uncorrectable memory errors since the driver was loaded", _GPU),
 )  # fmt: skip
