@@ -90,8 +90,8 @@ CASES: dict[str, Case] = {
     "weights that stand still": Case(lambda at, s: LearningRate(at, 0.0, seed=s), ("no_updates",), 10),
     "vanishing gradients": Case(lambda at, s: ScaledGradients(at, 1e-9, seed=s), ("gradient_vanishing",), 25),
     "learning rate x 30": Case(lambda at, s: LearningRate(at, 30.0, seed=s), (*SPIKES, *DRIFTS), 200),
-    "learning rate that creeps up (3 % a step)": Case(
-        lambda at, s: LearningRate(at, 1.0, growth=1.03, seed=s), (*SPIKES, *DRIFTS), 200
+    "learning rate that creeps up (5 % a step)": Case(
+        lambda at, s: LearningRate(at, 1.0, growth=1.05, seed=s), (*SPIKES, *DRIFTS), 200
     ),
     "second moment that forgets (beta2 0.1)": Case(
         lambda at, s: Betas(at, 0.0, 0.1, factor=8.0, seed=s), (*SPIKES, *DRIFTS), 200

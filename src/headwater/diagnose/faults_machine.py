@@ -8,6 +8,7 @@ In: a step. Out: callbacks as in `faults`; `rank` says on which rank of several 
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import signal
 import time
@@ -55,7 +56,8 @@ class SlowSteps(Fault):
 
 
 class Leak(Fault):
-    """Every step keeps `megabytes` of memory that nothing will use."""
+    """Every step keeps `megabytes` of memory that nothing will use; on a CPU pages asked of the system, so that no room
+    which the process had freed before hides them."""
 
     name = "leak"
 
@@ -65,7 +67,11 @@ class Leak(Fault):
         self._kept: list[torch.Tensor] = []
 
     def before(self, trainer: Trainer) -> None:
-        self._kept.append(torch.ones(int(self.megabytes * 2**20), dtype=torch.uint8, device=trainer.module.device))
+        size, device = int(self.megabytes * 2**20), trainer.module.device
+        if device.type == "cpu":
+            self._kept.append(torch.frombuffer(mmap.mmap(-1, size), dtype=torch.uint8).fill_(1))
+        else:
+            self._kept.append(torch.ones(size, dtype=torch.uint8, device=device))
 
     def close(self, trainer: Trainer) -> None:
         self._kept.clear()
