@@ -119,6 +119,13 @@ def test_lines_have_the_keys_that_others_count_on_and_each_is_declared(finished:
         assert len(row["param_grad_norm"]) == 10
 
 
+def test_what_is_sampled_between_two_lines_has_a_line(world: World, tmp_path: Path) -> None:
+    run = small_run(world, tmp_path / "run", {"every": 5, **COLLECT}, validation={"every": 0})
+    rows = list(run.metrics())
+    assert [row["step"] for row in rows] == [1, 3, 5, 6, 9, 10, 12]
+    assert [row["step"] for row in rows if "grad_flags" in row] == [1, 3, 6, 9, 12]
+
+
 def test_where_not_all_weights_can_be_copied_at_once_each_has_its_turn(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,6 +25,10 @@ LARGEST_EXPONENT = 700.0
 """Above this loss, e to the loss leaves the range of a float and is recorded as null."""
 
 
+RARE = frozenset({"val_loss", "eval", "monitor_seconds"})
+"""Figures that a step has a line for, whenever it is: those of validation, benchmarks and sampled steps."""
+
+
 class MetricsCallback(Callback):
     """Writes the record and feeds the sinks. Comes after the callbacks that add figures, before the checkpoint."""
 
@@ -72,7 +76,7 @@ class MetricsCallback(Callback):
         for domain, tokens in outcome.domain_tokens.items():
             self._domain_tokens[domain] = self._domain_tokens.get(domain, 0) + tokens
         wanted = trainer.step == 1 or due(trainer.step, self._config.every, trainer.steps)
-        if not wanted and not {"val_loss", "eval"} & trainer.record.keys():
+        if not wanted and not RARE & trainer.record.keys():
             return
         memory = devices.memory_figures(trainer.module.device)
         memory = dict(zip(memory, trainer.ranks.most(list(memory.values())), strict=True))
