@@ -11,7 +11,7 @@ import pytest
 
 from headwater.core.artifacts import ArtifactStore
 from headwater.core.errors import DiskSpaceError
-from headwater.core.files import free_bytes, free_bytes_check
+from headwater.core.files import free_bytes, free_bytes_check, space
 
 FULL_DISK = """
 import resource, sys
@@ -79,3 +79,8 @@ def test_disk_space_is_refused_before_it_is_used(tmp_path: Path) -> None:
     free_bytes_check(tmp_path, 1, "the corpus")
     with pytest.raises(DiskSpaceError, match=r"the corpus needs about 1,000,000,000\.00 GB"):
         free_bytes_check(tmp_path / "new", 10**18, "the corpus")
+
+
+@pytest.mark.parametrize(("count", "words"), [(0, "0.0 MB"), (8_470_000, "8.5 MB"), (2.5e9, "2.50 GB")])
+def test_room_is_told_so_that_a_small_disk_is_not_nothing(count: float, words: str) -> None:
+    assert space(count) == words

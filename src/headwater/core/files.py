@@ -39,7 +39,7 @@ def disk_errors(path: Path) -> Iterator[None]:
         raise DiskSpaceError(
             f"cannot write: {error.strerror}",
             where=str(path),
-            mend="free some space (`df -h` shows it) or choose another --workspace, then run again: "
+            mend="free some space (`df -h` shows it) or choose a folder on another disk, then run again: "
             "finished parts are kept",
         ) from error
 
@@ -100,12 +100,17 @@ def free_bytes(path: Path) -> int:
     return shutil.disk_usage(place).free
 
 
+def space(count: float) -> str:
+    """Room on a disk, in words: 1.25 GB, 8.5 MB."""
+    return f"{count / 1e9:,.2f} GB" if count >= 1e8 else f"{count / 1e6:,.1f} MB"
+
+
 def free_bytes_check(path: Path, needed_bytes: int, what: str) -> None:
     """Refuse to begin what cannot fit. Raises DiskSpaceError."""
     free = free_bytes(path)
     if needed_bytes > free:
         raise DiskSpaceError(
-            f"{what} needs about {needed_bytes / 1e9:,.2f} GB, but only {free / 1e9:,.2f} GB are free",
+            f"{what} needs about {space(needed_bytes)}, but only {space(free)} are free",
             where=str(path),
-            mend="free some space or choose another --workspace",
+            mend="free some space or choose a folder on another disk",
         )

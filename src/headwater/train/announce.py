@@ -20,7 +20,7 @@ from headwater.parallel.config import ParallelConfig
 from headwater.parallel.precision import Precision
 from headwater.tokenizer import Tokenizer
 from headwater.train import devices, estimate
-from headwater.train.config import TrainConfig
+from headwater.train.config import CheckpointConfig, TrainConfig
 from headwater.train.optimizers import adamw_lr
 from headwater.train.phases import RunPlan
 from headwater.train.train_module import TrainModule
@@ -133,6 +133,12 @@ def facts(config: TrainConfig, model: ModelConfig, plan: RunPlan) -> dict[str, s
         "optimizer": _rate(config),
         "schedule": _schedule(config),
     }
+
+
+def saving(checkpoint_bytes: float, config: CheckpointConfig) -> tuple[str, str]:
+    """How large checkpoints are, and how often they are written."""
+    how_often = f"every {config.every:,} steps" if config.every else "about every two minutes"
+    return f"checkpoints of {size(checkpoint_bytes)}", f"{how_often}, the last {config.keep} kept"
 
 
 def _objective(config: TrainConfig) -> tuple[str, str]:

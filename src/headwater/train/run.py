@@ -384,13 +384,10 @@ class _Run:
         copies = config.keep + 1
         if config.permanent_every:
             copies += self.plan.steps // config.permanent_every
-        present = len(self.run.checkpoints())
-        free_bytes_check(self.run.path, max(1, copies - present) * size, f"{copies} checkpoints of the run")
-        self.reporter.decide(
-            f"checkpoints of {announce.size(size)}",
-            f"{'every ' + format(config.every, ',') + ' steps' if config.every else 'about every two minutes'}, "
-            f"the last {config.keep} kept",
-        )
+        more = max(1, copies - len(self.run.checkpoints()))
+        what = f"keeping {more} more checkpoints" if more > 1 else "one more checkpoint"
+        free_bytes_check(self.run.path, more * size, what)
+        self.reporter.decide(*announce.saving(size, config))
 
     def _clean(self) -> None:
         """Remove what a kill left half-written."""

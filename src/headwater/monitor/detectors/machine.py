@@ -16,6 +16,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
+from headwater.core.files import space
 from headwater.monitor.detectors.base import Alert, Figures, Persistence, RobustWindow, number
 
 NEW_USUAL = 256
@@ -282,7 +283,7 @@ class DiskNearFull:
         free, needed = number(figures, "disk_free_bytes"), number(figures, "checkpoint_bytes")
         if free is None or not needed or not self._persists(free < self._checkpoints * needed):
             return None
-        message = f"the next checkpoint takes {needed / 2**30:.2f} GiB, and {free / 2**30:.2f} GiB are free"
+        message = f"the next checkpoint takes {space(needed)}, and {space(free)} are free"
         return Alert(self.name, "critical", step, message, {"free": free, "needed": needed})
 
     def state_dict(self) -> dict[str, Any]:
