@@ -143,6 +143,15 @@ def test_a_healthy_step_is_nobodys_fault(world: World, tmp_path: Path, call: Any
     assert any("no checkpoint" in note for note in replayed["notes"])
 
 
+def test_a_step_just_before_a_phase_with_another_rotary_base_is_done_with_its_own(world: World, tmp_path: Path) -> None:
+    """The batches it is compared with are of the next phase."""
+    phases = [{"name": "short", "share": 0.8}, {"name": "long", "share": 0.2, "rope_theta": 1e6}]
+    kept = {"every": 10, "permanent_every": 10}
+    run = run_of(world, tmp_path / "run", steps=50, phases=phases, checkpoint=kept)
+    dataset = TokenDataset.open(world.dataset)
+    assert [autopsy_of(replay_step(run, step, dataset)).reproduced for step in (38, 42)] == ["bitwise", "bitwise"]
+
+
 def test_weights_gone_wrong_are_the_states_fault(world: World, tmp_path: Path) -> None:
     run = run_of(world, tmp_path / "run", TooFast(), steps=50)
     found = autopsy_of(replay_step(run, WRONG, TokenDataset.open(world.dataset)))

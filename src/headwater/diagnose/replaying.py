@@ -125,6 +125,7 @@ class _Replay:
             micro_batch=self.micro_batch,
             seed=int(record["seed"]),
         )
+        self.rope_theta = self.module.model_config.rope_theta
         self.data = RunData(
             dataset,
             self.order,
@@ -219,7 +220,9 @@ class _Replay:
         self.module.train_step(step, batch, lr_factor=factor, gate=lambda _: not held)
 
     def _set_rope(self, step: int) -> None:
-        if (theta := self.plan.segment(step).rope_theta) is not None:
+        """The step's own, and the model's where it has none: steps of other phases are looked at in between."""
+        theta = self.plan.segment(step).rope_theta or self.rope_theta
+        if theta != self.module.model_config.rope_theta:
             self.module.set_rope_theta(theta)
 
     # Losses.
@@ -245,6 +248,7 @@ class _Replay:
     # Documents.
 
     def _documents(self, step: int, batch: Batch) -> tuple[Document, ...]:
+        self._set_rope(step)
         trace = trace_step(self.dataset.split("train"), self.order, step)
         with self.module.evaluation(averaged=False):
             losses = self.module.sample_losses(batch)
