@@ -301,7 +301,7 @@ def facts_of(run: RunFolder, step: int) -> dict[str, Any]:
     """What the process that did the step computed with."""
     facts: dict[str, Any] = {}
     for event in run.events():
-        kind, at = event.get("event"), int(event.get("step", 0))
+        kind, at = event.get("event"), int(event.get("step") or 0)
         if kind in ("started", "resumed") and at < step:
             facts = event
         elif kind == "out_of_memory" and at <= step and facts:  # from here on in smaller pieces
