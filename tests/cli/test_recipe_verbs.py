@@ -82,6 +82,12 @@ def test_a_users_mistake_exits_with_2_and_json_says_it_too(call: Call, arguments
     assert found["exit_code"] == 2
 
 
+def test_the_next_command_of_a_status_is_for_the_same_recipe_and_place(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "a recipe.yaml").write_text("schema: 1\n")
+    said = call("status", tmp_path / "a recipe.yaml", "--set", "seed=7", "--workspace", "w").stdout
+    assert f"next: headwater run '{tmp_path}/a recipe.yaml' --set seed=7 --workspace w\n" in said
+
+
 def test_debug_shows_the_traceback(call: Call) -> None:
     assert "Traceback" in call("run", "absent.yaml", "--debug", code=2).stderr
 

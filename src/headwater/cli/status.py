@@ -31,4 +31,6 @@ def command(
         return
     loaded = load(recipe, set_ or ())
     facts = status(loaded, workspace or Path(loaded.config.workspace))
-    finish(facts, status_text(facts), as_json=json_)
+    options = [part for override in set_ or () for part in ("--set", override)]
+    options += ["--workspace", str(workspace)] if workspace is not None else []
+    finish(facts, status_text(facts, options), as_json=json_)

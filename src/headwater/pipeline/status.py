@@ -7,6 +7,7 @@ In: a workspace, with or without a recipe. Out: plain JSON values and lines for 
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,8 +34,8 @@ def status(loaded: Loaded[Recipe], workspace: Path) -> dict[str, Any]:
     }
 
 
-def status_text(facts: dict[str, Any]) -> str:
-    """The status of a recipe as lines."""
+def status_text(facts: dict[str, Any], options: Sequence[str] = ()) -> str:
+    """The status of a recipe as lines. `options`: what the recipe was loaded with, which the next command needs too."""
     lines = [f"{facts['recipe']} in {facts['workspace']}"]
     for stage in facts["stages"]:
         note = f"  {stage['note']}" if stage["note"] else ""
@@ -43,8 +44,8 @@ def status_text(facts: dict[str, Any]) -> str:
         lines.append(f"  {stage['stage']:<10} {stage['state']:<8}{note}".rstrip())
     states = {stage["state"] for stage in facts["stages"]} - {"done"}
     lines += [f"  ({state}: {STATE_HELP[state]})" for state in STATE_HELP if state in states]
-    next_step = "everything is up to date" if facts["up_to_date"] else f"next: headwater run {facts['recipe']}"
-    lines.append(f"  {next_step}")
+    command = shlex.join(["headwater", "run", facts["recipe"], *options])
+    lines.append("  everything is up to date" if facts["up_to_date"] else f"  next: {command}")
     return "\n".join(lines)
 
 
