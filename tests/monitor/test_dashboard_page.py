@@ -15,7 +15,7 @@ from headwater.monitor import MetricsRecord, write_report
 from headwater.monitor.web import RunList
 from headwater.monitor.web.server import DashboardServer
 from tests.monitor.chromium import Browser, Page, find_chromium
-from tests.monitor.records import row, write_run
+from tests.monitor.records import START, row, write_run
 from tests.monitor.test_report import HOSTILE
 
 pytestmark = pytest.mark.skipif(
@@ -219,6 +219,19 @@ def test_it_can_be_read_wide_on_a_phone_in_light_and_in_dark(
     assert page.picture(tmp_path / "page.png").stat().st_size > 50_000
     at_rest(page)
     page.close()
+
+
+def test_of_two_events_at_one_step_the_newer_stands_first(tmp_path: Path, browser: Browser) -> None:
+    run = write_run(tmp_path / "run", 20)
+    starts = ({"time": START + add, "event": "started", "threads": 2 + add} for add in (0, 5))
+    (run / "events.jsonl").write_text("".join(json.dumps(one) + "\n" for one in starts))
+    with DashboardServer(RunList([run])) as one:
+        threading.Thread(target=one.serve, daemon=True).start()
+        page = browser.open(one.url).ready()
+        newest_first = page.run("[...document.querySelectorAll('.happened p')].map((p) => p.textContent)")
+        assert newest_first == ["threads 7", "threads 2"]
+        page.close()
+        one.shutdown()
 
 
 def test_what_a_run_writes_is_drawn_while_the_page_is_open(tmp_path: Path, browser: Browser) -> None:

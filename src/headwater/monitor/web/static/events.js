@@ -9,7 +9,7 @@ function eventsSection(redraw) {
   const runs = views(), several = runs.length > 1;
   const found = runs.flatMap((run) => run.view.events.map((event) => ({...event, run})));
   if (!found.length) return null;
-  found.sort((a, b) => (b.step ?? -1) - (a.step ?? -1));
+  found.sort((a, b) => (b.step ?? -1) - (a.step ?? -1) || (b.time ?? 0) - (a.time ?? 0));
   const shown = found.filter((event) => !hiddenLevels.has(event.level)), listed = allEvents ? shown : shown.slice(0, FIRST_SHOWN);
   const filters = LEVELS.map(([level, name]) => [level, name, found.filter((event) => event.level === level).length]).filter((one) => one[2])
     .map(([level, name, size]) => el("button", {type: "button", class: "filter", "data-focus": `level-${level}`, "aria-pressed": String(!hiddenLevels.has(level)),

@@ -46,7 +46,7 @@ function tilesOf(extra) {
     bits && {label: "bits per byte", value: bits.value.toFixed(3), note: "validation text"},
     summary.validation != null && {label: "validation loss", value: exact(summary.validation), note: "nats per token"},
     summary.loss != null && {label: "training loss", value: exact(summary.loss), note: "moving average"},
-    summary.tokens != null && {label: "tokens read", value: short(summary.tokens), note: count(summary.tokens)},
+    summary.tokens != null && {label: "tokens read", value: short(summary.tokens), note: summary.tokens < 1e4 ? "tokens" : count(summary.tokens)},
     summary.throughput != null && {label: "throughput", value: short(summary.throughput), note: "tokens per second"},
     view.time && view.time.goodput != null && {label: "goodput", value: percent(view.time.goodput), note: `of ${duration(view.time.total)}`},
   ].filter(Boolean);
