@@ -14,10 +14,12 @@ from headwater.core.artifacts import ArtifactStore
 from headwater.core.errors import InputError, LockedError, RecipeError, UserError
 from headwater.core.locks import FolderLock
 from headwater.core.progress import SILENT
-from headwater.pipeline.resolve import Resolver
-from headwater.pipeline.runner import RunResult, run
+from headwater.pipeline.resolve import Resolved, Resolver
+from headwater.pipeline.runner import RunResult, going_on, run
 from headwater.pipeline.schema import load
+from headwater.pipeline.stages import BY_NAME
 from headwater.pipeline.status import lineage_of, lineage_text, overview, status, status_text
+from headwater.train import RunFolder
 
 CORPUS_STAGES = ["collect", "curate", "tokenizer", "dataset"]
 
@@ -115,6 +117,16 @@ def test_status_tells_done_stale_missing_and_why(recipe: Path) -> None:
     text = status_text(facts)
     assert "stale: there is a result, but of another recipe or other inputs" in text
     assert "next: headwater run" in text
+
+
+def test_a_training_that_was_begun_says_from_where_it_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text('{"steps": 1960}')
+    begun = Resolved(BY_NAME["train"], {}, "k", "partial", run=RunFolder(tmp_path))
+    assert going_on(begun) == "begun before, but no checkpoint was written: from the first step"
+    checkpoint = tmp_path / "checkpoints" / "step-00001480"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "manifest.json").write_text("{}")
+    assert going_on(begun) == "going on from step 1,480 of 1,960"
 
 
 def test_the_overview_of_a_workspace_lists_committed_and_partial(recipe: Path) -> None:

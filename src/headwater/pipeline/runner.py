@@ -215,9 +215,7 @@ class _Walk:
                 mend=f"run that first: headwater run {self.loaded.source} --only {stage.name}, or leave out --only",
             )
         action = "resumed" if resolved.state == "partial" else "built"
-        note = {"partial": f"going on: {resolved.note}", "stale": f"again, because {resolved.note}"}.get(
-            resolved.state, ""
-        )
+        note = {"partial": going_on(resolved), "stale": f"again, because {resolved.note}"}.get(resolved.state, "")
         self.reporter.stage(stage.name, stage.what + (f" ({note})" if note else ""))
         self._build(stage, resolved)
         finished = self.resolver.resolve(stage, self.known)
@@ -264,6 +262,16 @@ class _Walk:
         return StageResult(
             resolved.stage.name, action, resolved.fingerprint, resolved.path, counts, time.monotonic() - started
         )
+
+
+def going_on(resolved: Resolved) -> str:
+    """From where a stage that was begun goes on."""
+    if resolved.run is None:
+        return "going on"
+    status = resolved.run.status()
+    if not status.step:
+        return "begun before, but no checkpoint was written: from the first step"
+    return f"going on from step {status.step:,} of {status.steps:,}"
 
 
 def _brief(resolved: Resolved) -> str:
