@@ -249,3 +249,20 @@ def test_an_address_that_is_not_ours_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         PrometheusSink(PrometheusConfig(enabled=True, host="203.0.113.1"), tmp_path, "a", pytest.fail)
     assert caught.value.where == "monitor.prometheus"
+
+
+def test_what_was_found_before_the_first_scrape_is_an_increase(run: Path) -> None:
+    def found(detector: str) -> None:
+        with JsonlLog(run / "events.jsonl") as log:
+            log.append({"event": "alert", "detector": detector, "step": 1})
+
+    found("plateau")  # by the process before this one
+    sink = serve(run, "r")
+    try:
+        found("slow_data")
+        for count in ("0.0", "1.0", "1.0"):
+            text = scraped(sink)
+            assert 'llm_alerts_total{detector="plateau",run="r"} 1.0' in text
+            assert f'llm_alerts_total{{detector="slow_data",run="r"}} {count}' in text
+    finally:
+        sink.close()

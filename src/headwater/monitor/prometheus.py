@@ -239,12 +239,18 @@ class _Histogram:
 
 
 class _Events:
-    """Counts of `events.jsonl` over all processes of the run; each scrape reads only what has been added."""
+    """Counts of `events.jsonl` over all processes of the run; each scrape reads only what has been added.
+
+    The first scrape gets the counts from before this process: what happened since then would have no earlier value to
+    be an increase of, and no rule would ever see it.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = threading.Lock()
         self._begin()
+        self._first: dict[str, Any] | None = None
+        self._first = {key: counts for key, counts in self.read().items() if key != "checkpoint_time"}
 
     def _begin(self) -> None:
         self._offset = 0
@@ -256,7 +262,9 @@ class _Events:
         with self._lock:
             with suppress(OSError):  # not there yet, or not readable now: what is known stays
                 self._read_on()
-            return {"events": dict(self._kinds), "alerts": dict(self._alerts), "checkpoint_time": self._checkpoint}
+            found = {"events": dict(self._kinds), "alerts": dict(self._alerts), "checkpoint_time": self._checkpoint}
+            first, self._first = self._first or {}, None
+            return found | first
 
     def _read_on(self) -> None:
         with open(self._path, "rb") as file:
