@@ -21,7 +21,7 @@ from headwater.train.weights import load_weights
 from tests.train.conftest import World
 
 ROOT = Path(__file__).parents[2]
-TIMES = ("time", "throughput", "mem_allocated", "cpu_util", "ram_used", "goodput")
+TIMES = ("time", "throughput", "mem_allocated", "cpu_util", "ram_used", "goodput", "straggler_score")
 
 CONFIG = {
     "steps": 60,
