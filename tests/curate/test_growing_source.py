@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import random
 from pathlib import Path
@@ -65,6 +66,18 @@ def test_a_grown_source_is_the_same_as_one_read_at_once(tmp_path: Path) -> None:
     collected(tmp_path / "w", tmp_path)
     fill(tmp_path, names)
     assert hashes(collected(tmp_path / "w", tmp_path)) == hashes(collected(tmp_path / "other", tmp_path))
+
+
+def test_a_file_of_a_thousand_shards_keeps_its_order(tmp_path: Path) -> None:
+    rows = "".join(f'{{"text": "{number:05d}"}}\n' for number in range(1001))
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.jsonl.gz").write_bytes(gzip.compress(rows.encode()))  # compressed: one plan, however large
+    first = collected(tmp_path / "w", tmp_path, shard_bytes=1)
+    write_rows(tmp_path / "in" / "b.jsonl", [{"text": "one more"}])
+    grown = collected(tmp_path / "w", tmp_path, shard_bytes=1)
+    for number in (100, 101, 999, 1000):
+        name = f"documents/web-00000-{number:03d}.parquet"
+        assert grown.facts(name)["sha256"] == first.facts(name)["sha256"]
 
 
 def test_an_entry_that_lost_bytes_is_not_taken(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def _restored(task: CollectTask, part: str) -> dict[str, Any] | None:
     kept = task.cache.facts() if task.cache is not None else None
     if task.cache is None or kept is None:
         return None
-    roles = sorted(role for role in kept if role != PART)
+    roles = sorted((role for role in kept if role != PART), key=int)
     names = {role: _shard_name(task.plan, number) for number, role in enumerate(roles)}
     own: dict[str, dict[str, Any]] = {role: {"order": _order(task.plan, n)} for n, role in enumerate(roles)}
     own[PART] = {"shards": list(names.values())}
