@@ -15,7 +15,8 @@ from headwater.curate.dedup.decontaminate import decontaminate_files
 from headwater.curate.dedup.files import dedup_files
 from headwater.curate.dedup.settings import DedupSettings
 from headwater.curate.files import curate_files
-from headwater.curate.files_again import undo_files
+from headwater.curate.files_again import curation_shape, undo_files
+from headwater.curate.removals import file_report
 from tests.curate.helpers import read_zst, sentence, write_rows
 from tests.curate.test_site_lines import body
 
@@ -125,6 +126,12 @@ def test_the_verbs_answer_on_results_of_files(results: dict[str, Path], tmp_path
         app, ["undo", "dedup.exact", str(results["curated"]), "--out", str(tmp_path / "undone"), "--quiet"]
     )
     assert "documents restored" in done.output
+
+
+def test_a_result_that_lost_nothing_names_no_rule(tmp_path: Path) -> None:
+    write_rows(tmp_path / "in.jsonl", [{"text": sentence(number)} for number in range(3)])
+    dedup_files([tmp_path / "in.jsonl"], tmp_path / "out", settings=DedupSettings(methods=("exact",)))
+    assert curation_shape(file_report(tmp_path / "out"))["dropped"] == {}
 
 
 @pytest.mark.parametrize("verb", [["whole"], ["filter"], ["dedup"], ["mix"]], ids=str)

@@ -89,8 +89,9 @@ def curation_shape(report: Mapping[str, Any]) -> dict[str, Any]:
     shape: dict[str, Any] = {
         "in": {"documents": rows["documents"], "bytes": sizes["documents"]},
         "out": {"documents": rows["kept"], "bytes": kept_bytes - cut},
-        "dropped": report.get("removed_by_rule")
-        or {"decontaminate": {"documents": rows["removed"], "bytes": sizes["documents"] - kept_bytes}},
+        "dropped": report["removed_by_rule"]
+        if report["verb"] == "dedup"
+        else {"decontaminate": {"documents": rows["removed"], "bytes": sizes["documents"] - kept_bytes}},
         "cut": {"ngram": {"documents": report["passages"]["documents"], "bytes": cut}} if cut else {},
         "edited": {"bytes": 0},
         "by_language": _by(report.get("groups", ()), "lang"),
