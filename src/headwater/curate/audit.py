@@ -51,25 +51,7 @@ def audit(
     Raises InputError for a folder that is neither, or whose documents are no longer there.
     """
     removals = removals_in(folder)
-    rows = list(draw(removals.rows(), sample, seed, rules))
-    wanted = {row["id"] for row in rows} | {row["kept_id"] for row in rows if row["kept_id"]}
-    replay = _Replay(removals, wanted)
-    samples = []
-    for row in rows:
-        verdict = replay.decide(row)
-        samples.append(
-            {
-                **{key: row[key] for key in ("action", "rule", "version", "score", "spans", "detail")},
-                "id": row.get("shown_id", row["id"]),
-                "kept_id": row.get("shown_kept_id", row["kept_id"]),
-                "holds": verdict.holds,
-                "why": verdict.why,
-                "score_again": verdict.score,
-                "text": replay.text(row["id"]),
-                "kept_text": replay.text(row["kept_id"]),
-                "false": None,
-            }
-        )
+    samples = _replayed(removals, list(draw(removals.rows(), sample, seed, rules)))
     decided = [one for one in samples if one["holds"] is not None]
     by_rule = {
         rule: _rate([one for one in decided if one["rule"] == rule])
@@ -89,8 +71,33 @@ def audit(
 
 def some_of_each_rule(folder: Path, most: int) -> list[dict[str, Any]]:
     """Up to `most` removals of every rule, drawn at random, with both texts."""
-    rules = sorted({row["rule"] for row in removals_in(folder).rows()})
-    return [one for rule in rules for one in audit(folder, sample=most, rules=[rule])["samples"]]
+    removals = removals_in(folder)
+    rules = sorted({row["rule"] for row in removals.rows()})
+    rows = [row for rule in rules for row in draw(removals.rows(), most, 0, [rule])]
+    return _replayed(removals, rows) if rows else []
+
+
+def _replayed(removals: Removals, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Drawn rows with both texts and a verdict each. The documents are read once for all of them."""
+    wanted = {row["id"] for row in rows} | {row["kept_id"] for row in rows if row["kept_id"]}
+    replay = _Replay(removals, wanted)
+    samples = []
+    for row in rows:
+        verdict = replay.decide(row)
+        samples.append(
+            {
+                **{key: row[key] for key in ("action", "rule", "version", "score", "spans", "detail")},
+                "id": row.get("shown_id", row["id"]),
+                "kept_id": row.get("shown_kept_id", row["kept_id"]),
+                "holds": verdict.holds,
+                "why": verdict.why,
+                "score_again": verdict.score,
+                "text": replay.text(row["id"]),
+                "kept_text": replay.text(row["kept_id"]),
+                "false": None,
+            }
+        )
+    return samples
 
 
 def _rate(samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
