@@ -45,7 +45,9 @@ def register(app: typer.Typer) -> None:
 
 def _files(target: Path, workspace: Path | None, set_: list[str] | None) -> Path | None:
     """The target, if it is what a verb on files wrote."""
-    if is_recipe(target) or not (target / "report.json").is_file() or (target / "manifest.json").exists():
+    from headwater.curate.removals import is_file_result
+
+    if is_recipe(target) or not is_file_result(target):
         return None
     refuse("--set", bool(set_), "changes a recipe, and the result of a verb on files is given")
     refuse("--workspace", workspace is not None, "goes with a recipe; the result of a verb on files has none")

@@ -66,9 +66,12 @@ class Removals(Protocol):
 
 def removals_in(folder: Path) -> Removals:
     """What a folder says was removed. Raises InputError if it is neither a corpus nor the result of a verb on files."""
-    if (folder / REPORT).is_file() and not (folder / MANIFEST).exists():
-        return file_removals(folder)
-    return CorpusRemovals(corpus_of(folder))
+    return file_removals(folder) if is_file_result(folder) else CorpusRemovals(corpus_of(folder))
+
+
+def is_file_result(folder: Path) -> bool:
+    """Whether a folder looks like what a verb on files wrote; an artifact has a report too, and a manifest."""
+    return (folder / REPORT).is_file() and not (folder / MANIFEST).exists()
 
 
 class CorpusRemovals:
