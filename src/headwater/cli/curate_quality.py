@@ -42,10 +42,6 @@ Lang = Annotated[str, typer.Option(help="Language of all, such as zh.", show_def
 Domain = Annotated[str, typer.Option(help="Domain of all, such as web.", show_default=False)]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite another result in --out.")]
 
-_NO_CLEANING = {
-    "tidy": False, "mojibake": False, "html": False, "width": False, "punctuation": False, "boilerplate": False,
-    "pii": (), "min_characters": 0,
-}  # fmt: skip
 _NO_COMPARISON = {
     "dedup": {"exact": False, "minhash": False, "simhash": False, "ngram": False},
     "decontaminate": {"benchmarks": ()},
@@ -130,6 +126,8 @@ def filter_(
 
     `--set 'curate.quality.limits={gopher.length: {latin: [50, null]}}'` changes limits.
     """
+    from headwater.curate.removals import AS_IT_IS
+
     if classifier is not None:
         require_exists([classifier])
     settings = default_recipe(set_)
@@ -140,9 +138,7 @@ def filter_(
         "classifier": {"model": str(classifier or ""), "min_score": min_score},
     }
     language = {**settings.curate.language.model_dump(), "accepted": _names(accept), "min_share": min_share}
-    config = _only(
-        settings.curate, clean=_NO_CLEANING, language=language, quality=quality, site_lines={"enabled": False}
-    )
+    config = _only(settings.curate, **{**AS_IT_IS, "language": language, "quality": quality})
     _run(inputs, out, config, settings, kind, text_field, id_field, lang, domain, False, force, json_, quiet)
 
 

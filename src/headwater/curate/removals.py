@@ -38,7 +38,7 @@ AS_IT_IS: dict[str, Any] = {
     "quality": {"rules": ()},
     "site_lines": {"enabled": False},
 }  # fmt: skip
-"""Settings of verbs that compare texts and clean none."""
+"""Settings that clean and filter nothing: of verbs that keep texts as they are."""
 
 Document = Mapping[str, Any]
 """`id`, `text`, `lang`, `domain`, `meta` (JSON), `url`."""
