@@ -105,6 +105,15 @@ def test_a_weight_that_is_no_number_is_the_users_mistake() -> None:
 
     with pytest.raises(UserError, match="'web' is no NAME=NUMBER"):
         _shares("web", "--weights")
+    for endless in ("web=nan", "web=inf"):
+        with pytest.raises(UserError, match=f"'{endless}' is no NAME=NUMBER"):
+            _shares(f"books=1,{endless}", "--weights")
+
+
+@pytest.mark.parametrize("weight", [float("nan"), float("inf")])
+def test_weights_that_have_no_sum_are_refused(corpus: Path, tmp_path: Path, weight: float) -> None:
+    with pytest.raises(RecipeError, match="cannot mix with the weights"):
+        mix_files([corpus], tmp_path / "out", MixOptions(weights={"web": weight, "books": 1.0}))
 
 
 @pytest.fixture

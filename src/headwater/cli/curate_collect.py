@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -138,9 +139,10 @@ def _shares(given: str, option: str) -> dict[str, float]:
     for part in filter(None, map(str.strip, given.split(","))):
         name, equals, value = part.partition("=")
         try:
-            if not equals:
+            number = float(value)
+            if not (equals and isfinite(number)):
                 raise ValueError
-            found[name.strip()] = float(value)
+            found[name.strip()] = number
         except ValueError:
             raise UserError(f"{part!r} is no NAME=NUMBER", where=option, mend="such as web=0.6,books=0.4") from None
     return found

@@ -182,7 +182,7 @@ def _fit(sizes: dict[tuple[str, str], int], weights: dict[str, float], target: d
     """Shares of cells with the domains' weights and the languages' shares as sums: iterative proportional fitting from
     what there is, domains last, so that they hold exactly."""
     total = sum(weights.values())
-    if total <= 0 or min(weights.values()) < 0:
+    if not (0 < total < float("inf") and min(weights.values()) >= 0):  # nan fails both
         raise RecipeError(f"cannot mix with the weights {weights}", where="mix", mend="give positive weights")
     cells = {cell: float(size) for cell, size in sizes.items() if size and weights.get(cell[0], 0) > 0}
     for _ in range(_ROUNDS if target else 1):
