@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwater.evaluate.backends import LocalBackend
-from headwater.evaluate.likelihood import ContinuationScorer, _buckets, _Group
+from headwater.evaluate.likelihood import TOKENS_AT_ONCE, ContinuationScorer, _buckets, _Group
 
 from .models import tiny_folder
 
@@ -68,6 +68,12 @@ def test_any_mixture_of_shared_and_own_beginnings(
     assert_as_plain(
         scorer, [(text(kind, 18 if kind else 0) + text(q, q), text(c, length)) for kind, q, c, length in shapes]
     )
+
+
+def test_batch_tokens_bound_a_pass(backend: LocalBackend) -> None:
+    small = LocalBackend("small", backend.engine, batch_tokens=40)
+    assert small.scorer.tokens_at_once == 40
+    assert backend.batch_tokens > backend.scorer.tokens_at_once == TOKENS_AT_ONCE, "more than is of use is not taken"
 
 
 def test_a_shared_beginning_and_a_context_go_through_the_model_once(backend: LocalBackend) -> None:

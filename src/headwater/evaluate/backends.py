@@ -93,7 +93,7 @@ class LocalBackend:
         model: dict[str, Any] | None = None,
     ) -> None:
         self.name, self.engine, self.batch_tokens = name, engine, batch_tokens
-        self.scorer = ContinuationScorer(engine.model, engine.tokenizer)
+        self.scorer = ContinuationScorer(engine.model, engine.tokenizer, tokens_at_once=batch_tokens)
         self.facts = {
             "context": engine.context,
             "begins_with": list(self.scorer.prefix),

@@ -67,7 +67,8 @@ class ContinuationScorer:
     """A decoder and its tokenizer.
 
     prefix: what stands before every context (default: what stands before the model's documents). An empty context is
-    predicted from `start`: bos, or eos where the tokenizer has no bos. tokens_at_once bounds memory, never the result.
+    predicted from `start`: bos, or eos where the tokenizer has no bos. tokens_at_once lowers the usual number of a
+    pass: it bounds memory, never the result.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class ContinuationScorer:
         self.context = model.config.max_position_embeddings
         self._device = next(model.parameters()).device
         usual = TOKENS_AT_ONCE if self._device.type == "cpu" else TOKENS_AT_ONCE_ON_ACCELERATORS
-        self.tokens_at_once = usual if tokens_at_once is None else tokens_at_once
+        self.tokens_at_once = usual if tokens_at_once is None else min(usual, tokens_at_once)
         self.start = tokenizer.bos_id if tokenizer.bos_id is not None else tokenizer.eos_id
 
     def score(
