@@ -110,6 +110,9 @@ def test_inputs_that_changed_are_not_replayed_as_if_they_had_not(tmp_path: Path)
     write_rows(tmp_path / "in.jsonl", [{"text": sentence(10 + number)} for number in range(6)])
     with pytest.raises(InputError, match="others now"):
         audit(tmp_path / "out")
+    with pytest.raises(InputError, match="others now"):
+        undo_files(tmp_path / "out", "dedup.exact", tmp_path / "again")
+    assert not (tmp_path / "again").exists()
     found = audit(tmp_path / "unique")
     assert (found["replayed"], found["not_replayed"]) == (0, 3)
 

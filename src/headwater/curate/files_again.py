@@ -17,7 +17,7 @@ from headwater.curate.config import CollectConfig, CurateConfig
 from headwater.curate.dedup.files import dedup_files
 from headwater.curate.dedup.settings import DedupSettings
 from headwater.curate.files import FileOptions, curate_files
-from headwater.curate.removals import file_report
+from headwater.curate.removals import file_report, require_same_inputs
 from headwater.curate.undo import check_rules
 
 _METHODS = {"ngram-document": "ngram", "ngram-passage": "ngram", "ngram-repeat": "ngram"}
@@ -30,13 +30,13 @@ def undo_files(
     it. Returns the new report.
 
     Raises UserError for a rule that was not asked, or without which nothing is left to do; InputError for a folder no
-    verb wrote, or whose inputs are gone.
+    verb wrote, or whose inputs are gone or, where the report says what they were, have changed.
     """
     report = file_report(folder)
     if out.resolve() == folder.resolve():
         raise UserError("the old result would be lost", where=str(out), mend="give another --out")
     if report["verb"] == "curate":
-        return _curated(report, rule, out, executor, reporter)
+        return _curated(folder, report, rule, out, executor, reporter)
     if report["verb"] == "dedup":
         return _deduplicated(report, rule.removeprefix("dedup."), out, reporter)
     raise UserError(
@@ -45,13 +45,14 @@ def undo_files(
 
 
 def _curated(
-    report: Mapping[str, Any], rule: str, out: Path, executor: Executor | None, reporter: Reporter
+    folder: Path, report: Mapping[str, Any], rule: str, out: Path, executor: Executor | None, reporter: Reporter
 ) -> dict[str, Any]:
     made_from = report["made_from"]
     config = CurateConfig.model_validate(made_from["curate"])
     check_rules(config, [rule])
     config = config.model_copy(update={"undo": tuple(dict.fromkeys([*config.undo, rule]))})
     collect = CollectConfig.model_validate(made_from["collect"])
+    require_same_inputs(folder, report, collect)
     inputs = [collect.folder / path for path in collect.sources[0].paths]
     options = FileOptions(**made_from["options"])
     return curate_files(inputs, out, config, options=options, executor=executor, reporter=reporter)

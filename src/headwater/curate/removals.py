@@ -144,6 +144,16 @@ def file_report(folder: Path) -> dict[str, Any]:
     raise _neither(folder)
 
 
+def require_same_inputs(folder: Path, report: Mapping[str, Any], collect: CollectConfig) -> None:
+    """Raises InputError if the files that `headwater curate` made a result from have changed since."""
+    if raw_inputs(collect) != report["made_from"]["raw"]:
+        raise InputError(
+            "the inputs are others now than those this was made from",
+            where=str(folder),
+            mend="run the verb again, with --force or into another folder",
+        )
+
+
 def file_removals(folder: Path) -> Removals:
     """What a verb on files removed. Raises InputError for other folders, UserError for `mix`, which has no rules."""
     report = file_report(folder)
@@ -185,12 +195,7 @@ class _CuratedFiles(_Files):
             yield {**row, "id": row["document"], "kept_id": row["kept_document"]}
 
     def documents(self, wanted: set[str]) -> dict[str, Document]:
-        if raw_inputs(self.collect) != self.report["made_from"]["raw"]:
-            raise InputError(
-                "the inputs are others now than those this was made from",
-                where=str(self.folder),
-                mend="run the verb again, with --force or into another folder",
-            )
+        require_same_inputs(self.folder, self.report, self.collect)
         found: dict[str, Document] = {}
         for document in read_documents_again(self.collect):
             if document.id in wanted:
