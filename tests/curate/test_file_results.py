@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -115,6 +116,18 @@ def test_inputs_that_changed_are_not_replayed_as_if_they_had_not(tmp_path: Path)
     assert not (tmp_path / "again").exists()
     found = audit(tmp_path / "unique")
     assert (found["replayed"], found["not_replayed"]) == (0, 3)
+
+
+@pytest.mark.parametrize("name", ["curated", "deduplicated", "decontaminated"])
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.99])
+def test_a_list_of_removals_that_was_cut_off_is_not_taken_for_a_shorter_one(
+    results: dict[str, Path], tmp_path: Path, name: str, share: float
+) -> None:
+    shutil.copytree(results[name], tmp_path / name)
+    removed = tmp_path / name / "removed.jsonl.zst"
+    removed.write_bytes(removed.read_bytes()[: int(removed.stat().st_size * share)])
+    with pytest.raises(InputError, match="damaged"):
+        audit(tmp_path / name)
 
 
 def test_the_verbs_answer_on_results_of_files(results: dict[str, Path], tmp_path: Path) -> None:

@@ -9,14 +9,12 @@ file and line; `shown_id` and `shown_kept_id` are what the rows say themselves.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
 import orjson
 import pyarrow.parquet as pq
-import zstandard
 
 from headwater.core.artifacts import Artifact, ArtifactStore
 from headwater.core.errors import InputError, UserError
@@ -25,8 +23,10 @@ from headwater.core.shards import MANIFEST
 from headwater.curate.attributes import read_rows
 from headwater.curate.collect import read_documents_again
 from headwater.curate.config import CollectConfig, CurateConfig
-from headwater.curate.dedup.rows import KEPT, REMOVED, REPORT, Fields, RowSource
+from headwater.curate.dedup.rows import KEPT, MOST_LINE_BYTES, REMOVED, REPORT, Fields, RowSource
 from headwater.curate.identity import raw_inputs
+from headwater.curate.lines import split_lines
+from headwater.curate.streams import RawStream
 
 CORPUS_REMOVED = "removed.parquet"
 AS_IT_IS: dict[str, Any] = {
@@ -171,10 +171,19 @@ class _Files:
         self.folder, self.report, self.name = folder, report, str(folder)
 
     def _lines(self) -> Iterator[dict[str, Any]]:
-        with open(self.folder / REMOVED, "rb") as file:
-            for line in io.BufferedReader(zstandard.ZstdDecompressor().stream_reader(file)):
-                row = orjson.loads(line)
-                yield {"detail": "", **row, "shown_id": row["id"], "shown_kept_id": row["kept_id"] or ""}
+        stream = RawStream(self.folder / REMOVED, format="zstd")
+        for line in split_lines(stream.chunks(), MOST_LINE_BYTES):
+            if stream.damage:
+                break
+            row = orjson.loads(line.data or b"null")
+            yield {"detail": "", **row, "shown_id": row["id"], "shown_kept_id": row["kept_id"] or ""}
+        if stream.damage or not stream.path.stat().st_size:  # a list of nothing has a frame
+            what = stream.damage.detail if stream.damage else "it is empty"
+            raise InputError(
+                f"this file is damaged ({what}): not all that was removed can be read",
+                where=str(stream.path),
+                mend="run the verb again, into another folder",
+            )
 
     @property
     def count(self) -> int:
