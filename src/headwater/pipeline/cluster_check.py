@@ -225,8 +225,10 @@ def _storage(probes: Sequence[Probe]) -> Finding:
 
 
 def _disk(probes: Sequence[Probe], checkpoint_bytes: int) -> Finding:
+    from headwater.core.files import space
+
     free = min(item.free_disk_bytes for item in probes)
-    found = f"{free / 1e9:,.1f} GB free, one checkpoint takes about {checkpoint_bytes / 1e9:,.2f} GB"
+    found = f"{space(free)} free, one checkpoint takes about {space(checkpoint_bytes)}"
     if free < 2 * checkpoint_bytes:  # a new one is written before an old one goes
         return Finding("disk", "bad", found, "free some space, or choose another --workspace: two must fit")
     return Finding("disk", "good", found)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from headwater.core.errors import CorruptArtifactError, DiskSpaceError
-from headwater.core.files import atomic_write, free_bytes, fsync_dir, sha256_file, temp_path
+from headwater.core.files import atomic_write, free_bytes, fsync_dir, sha256_file, space, temp_path
 from headwater.core.jsonl import canonical_json, pretty_json
 from headwater.parallel.agreement import Ranks
 from headwater.train.checkpoint_format import INDEX, write_tensors
@@ -164,8 +164,8 @@ def _commit(
 def _does_not_fit(tier: Tier, step: int, needed: int, full: list[bool], ranks: Ranks) -> DiskSpaceError:
     who = "" if ranks.size == 1 else f" (rank {full.index(True)} could not write)"
     return DiskSpaceError(
-        f"the checkpoint of step {step} does not fit: it needs about {needed / 1e9:,.2f} GB and "
-        f"{free_bytes(tier.folder) / 1e9:,.2f} GB are free{who}; the checkpoints before it are intact",
+        f"the checkpoint of step {step} does not fit: it needs about {space(needed)} and "
+        f"{space(free_bytes(tier.folder))} are free{who}; the checkpoints before it are intact",
         where=str(tier.folder),
         mend="free some space, then run again: training goes on from the newest checkpoint",
     )
