@@ -118,6 +118,11 @@ def test_a_mangled_row_is_left_out_with_its_reason_and_the_rest_is_scored(tmp_pa
     assert "Abacus-9" in skipped[rows[0]["row_id"]]
 
 
+def test_parameters_too_few_for_a_layer_give_a_reason_and_no_negative_time() -> None:
+    row = dict(read_table()[0]) | {"model": "", "layers": "", "hidden": "4096", "params_b": "0.05"}
+    assert prepare(row, []).skipped == "0.05 billion parameters are too few for layers of 4096"
+
+
 def test_the_command_prints_the_promised_keys_and_columns(tmp_path: Path) -> None:
     rows = read_table()[:30]
     path, out = tmp_path / "t.csv", tmp_path / "o.csv"

@@ -137,6 +137,8 @@ def _model(row: Row, siblings: Sequence[Row], assumed: list[str]) -> dict[str, f
         if params is None:
             return "neither layers nor parameters published"
         layers = float(round((params * 1e9 - vocab * hidden) / (12.0 * hidden**2)))
+        if layers < 1:
+            return f"{params:g} billion parameters are too few for layers of {hidden:.0f}"
         assumed.append(f"layers={layers:.0f} from parameters")
     heads = number(row["heads"])
     if heads is None:
