@@ -157,3 +157,9 @@ def test_a_result_inside_its_input_is_refused(verb: list[str], tmp_path: Path) -
     assert isinstance(done.exception, UserError)
     assert "inside the input" in str(done.exception)
     assert not (tmp_path / "in" / "out").exists()
+
+
+def test_undo_of_a_folder_that_is_no_result_says_so(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["undo", "dedup.exact", str(tmp_path), "--out", str(tmp_path / "out")])
+    assert isinstance(done.exception, InputError)
+    assert "neither a corpus nor what a verb on files wrote" in str(done.exception)

@@ -145,8 +145,8 @@ def undo(
     if (folder := _files(target, workspace, set_)) is not None:
         _undo_files(rule, folder, require_out(out, "the new result"), json_, quiet)
         return
-    refuse("--out", out is not None, "goes with the result of a verb on files; a corpus is made in its workspace")
     corpus = _corpus(target, workspace, set_)
+    refuse("--out", out is not None, "goes with the result of a verb on files; a corpus is made in its workspace")
     made = remake(corpus, undo=[rule], reporter=make_reporter(quiet=quiet))
     rules = ", ".join(made.identity["undo"])
     result = {
