@@ -163,3 +163,10 @@ def test_undo_of_a_folder_that_is_no_result_says_so(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["undo", "dedup.exact", str(tmp_path), "--out", str(tmp_path / "out")])
     assert isinstance(done.exception, InputError)
     assert "neither a corpus nor what a verb on files wrote" in str(done.exception)
+
+
+def test_inputs_without_a_row_name_options_that_the_verb_has(tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text("\n")
+    done = CliRunner().invoke(app, ["dedup", str(tmp_path / "in.jsonl"), "--out", str(tmp_path / "out")])
+    assert isinstance(done.exception, InputError)
+    assert done.exception.mend == "check the files and --text-field"

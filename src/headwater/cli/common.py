@@ -193,7 +193,13 @@ def require_beside(inputs: Sequence[Path], out: Path) -> None:
             )
 
 
-def require_documents(documents: int, folder: Path, bad: Mapping[str, int], passed_over: Mapping[str, int]) -> None:
+def require_documents(
+    documents: int,
+    folder: Path,
+    bad: Mapping[str, int],
+    passed_over: Mapping[str, int],
+    check: str = "the files, --text-field and --kind",
+) -> None:
     """Work on files that met no document at all is not done: what was read says so, and why. Raises InputError;
     the files of the result, which hold nothing but the quarantine, are written by then."""
     if documents:
@@ -202,5 +208,5 @@ def require_documents(documents: int, folder: Path, bad: Mapping[str, int], pass
     raise InputError(
         f"there is no document in the inputs ({', '.join(counts) or 'nothing at all'})",
         where=str(folder),
-        mend="check the files, --text-field and --kind" + ("; the quarantine names file and line" if bad else ""),
+        mend=f"check {check}" + ("; the quarantine names file and line" if bad else ""),
     )

@@ -140,7 +140,8 @@ def decontaminate(
 
 def _require_rows(folder: Path, report: dict[str, Any]) -> None:
     unusable = report["rows"]["unusable"]
-    require_documents(report["rows"]["documents"], folder, {"unusable row": unusable} if unusable else {}, {})
+    bad = {"unusable row": unusable} if unusable else {}
+    require_documents(report["rows"]["documents"], folder, bad, {}, "the files and --text-field")
 
 
 def _names(given: str) -> tuple[str, ...]:
