@@ -9,7 +9,6 @@ have been asked about, or cleaning is compiled; the numbers are the same either 
 from __future__ import annotations
 
 import math
-import sys
 import unicodedata
 from dataclasses import dataclass
 from functools import cache
@@ -17,6 +16,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from headwater.curate import survey
 
 SHARPNESS = 3
 """Power the model's chances are raised to: it is so cautious with a short text that "Do you have any social value?" is
@@ -104,7 +105,7 @@ def _sums(model: _Model, data: bytes) -> NDArray[np.float64] | None:
     model.asked += 1
     hits = np.empty(len(data), np.int64)
     letters = np.frombuffer(data, np.uint8)
-    if model.asked > _COMPILE_AFTER or "headwater.curate.survey_kernels" in sys.modules:
+    if model.asked > _COMPILE_AFTER or survey.kernels() is not None:
         kernels = _compiled()
         count = kernels.walk(letters, model.move, model.row, model.output, hits)
         sums = np.zeros(model.logs.shape[1])
