@@ -144,6 +144,16 @@ def test_the_verbs_answer_on_results_of_files(results: dict[str, Path], tmp_path
     assert "documents restored" in done.output
 
 
+def test_units_are_left_out_where_passages_were_cut_and_not_counted(tmp_path: Path) -> None:
+    shared = " ".join(f"word{number}" for number in range(120))
+    rows = [{"text": f"{' '.join(f'{name}{number}' for number in range(150))} {shared}"} for name in ("one", "two")]
+    write_rows(tmp_path / "in.jsonl", rows)
+    dedup_files([tmp_path / "in.jsonl"], tmp_path / "out", settings=DedupSettings(methods=("ngram",)))
+    shape = curation_shape(file_report(tmp_path / "out"))
+    assert shape["cut"]["ngram"]["bytes"] == shape["in"]["bytes"] - shape["out"]["bytes"] > 0
+    assert "units" not in shape["out"]
+
+
 def test_a_result_that_lost_nothing_names_no_rule(tmp_path: Path) -> None:
     write_rows(tmp_path / "in.jsonl", [{"text": sentence(number)} for number in range(3)])
     dedup_files([tmp_path / "in.jsonl"], tmp_path / "out", settings=DedupSettings(methods=("exact",)))

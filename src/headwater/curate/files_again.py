@@ -98,7 +98,7 @@ def curation_shape(report: Mapping[str, Any]) -> dict[str, Any]:
         "by_language": _by(report.get("groups", ()), "lang"),
         "by_domain": _by(report.get("groups", ()), "domain"),
     }
-    if units:
+    if units and not cut:  # the verb does not count those of what it cut
         shape["in"]["units"] = units["documents"]
         shape["out"]["units"] = units["kept_documents"]
     return shape
