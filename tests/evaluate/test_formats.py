@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from headwater.core.errors import InputError
 from headwater.evaluate.tasks import builtin_tasks
+from headwater.evaluate.tasks.data import read_file
 from headwater.evaluate.tasks.formats import detokenised
 from headwater.evaluate.tasks.readers import expand, read_row
 from headwater.evaluate.tasks.run import questions
@@ -77,8 +81,6 @@ def test_wikitext_is_cut_at_titles_of_the_first_level_and_put_back_as_it_was_wri
 
 def test_detokenisation_is_that_of_lm_evaluation_harness(shared_data: Path) -> None:
     reference = pytest.importorskip("lm_eval.tasks.wikitext.preprocess_wikitext")
-    from headwater.evaluate.tasks.data import read_file
-
     for page in expand("wikitext", read_file(shared_data / "corpora" / "wikitext2_valid.txt.gz")):
         assert detokenised(page["page"]) == reference.wikitext_detokenizer(page)
 
@@ -93,3 +95,12 @@ def test_every_row_of_the_real_files_is_a_question(shared_data: Path, name: str)
     # MMLU's file has questions with five choices, of which a prompt with four letters can hold only four.
     assert len(found.items.set_aside) <= (0 if name != "mmlu" else 5), found.items.set_aside[:3]
     assert json.dumps(found.items.items[0].context)
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[:-20], lambda data: data[:20] + b"\xff" * 20 + data[40:]])
+def test_a_gzip_file_that_is_damaged_is_named(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
+    path = tmp_path / "rows.jsonl.gz"
+    path.write_bytes(damage(gzip.compress(json.dumps({"text": "abcdefgh" + "ijklmnop" * 9}).encode() * 50)))
+    with pytest.raises(InputError, match="cannot be read") as refused:
+        read_file(path)
+    assert refused.value.where == str(path)

@@ -9,6 +9,7 @@ import csv
 import gzip
 import io
 import json
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,7 +73,7 @@ def read_file(path: Path) -> list[Any]:
         if path.suffix == ".gz":
             data = gzip.decompress(data)
         text = data.decode("utf-8-sig")
-    except (OSError, EOFError, UnicodeDecodeError) as error:
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise InputError(f"cannot be read: {error}", where=str(path), mend="fetch the file again") from error
     kind = path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix
     if kind == ".txt":
