@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -301,3 +301,12 @@ def test_a_receipt_is_void_when_a_file_of_it_is_gone(web: Web, tmp_path: Path) -
     assert read_receipt(one, tmp_path) == receipt
     (receipt.folder / receipt.files[0].name).unlink()
     assert read_receipt(one, tmp_path) is None
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[:-20], lambda data: data[:20] + b"\xff" * 20 + data[40:]])
+def test_a_list_whose_gzip_is_damaged_is_named(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
+    packed = gzip.compress("".join(f"https://x.example/{number * 7919}\n" for number in range(200)).encode())
+    (tmp_path / "list").write_bytes(damage(packed))
+    with pytest.raises(InputError, match="the list cannot be unpacked") as caught:
+        fetch_source(source(lists="list"), tmp_path)
+    assert caught.value.where == "list"

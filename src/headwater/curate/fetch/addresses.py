@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import re
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -86,7 +87,7 @@ def parse_list(data: bytes, config: FetchConfig, where: str) -> Iterator[tuple[s
     if data.startswith(b"\x1f\x8b"):
         try:
             data = gzip.decompress(data)
-        except (OSError, EOFError) as error:
+        except (OSError, EOFError, zlib.error) as error:
             raise InputError(f"the list cannot be unpacked: {error}", where=where, mend="fetch it again") from error
     count = 0
     for number, raw in enumerate(data.decode("utf-8", "replace").splitlines(), 1):
