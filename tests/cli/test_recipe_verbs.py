@@ -82,6 +82,16 @@ def test_a_users_mistake_exits_with_2_and_json_says_it_too(call: Call, arguments
     assert found["exit_code"] == 2
 
 
+def test_a_folder_where_a_file_should_go_is_named_and_not_the_temporary_file(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text('{"text": "A quiet morning, and the river runs down to the mill."}\n')
+    (tmp_path / "page.html").mkdir()
+    call("curate", str(tmp_path / "in.jsonl"), "--out", str(tmp_path / "out"))
+    failed = call(
+        "curate", "report", str(tmp_path / "out"), "--out", str(tmp_path / "page.html"), "--json", code=2
+    ).json
+    assert failed["error"]["where"] == str(tmp_path / "page.html")
+
+
 def test_the_next_command_of_a_status_is_for_the_same_recipe_and_place(call: Call, tmp_path: Path) -> None:
     (tmp_path / "a recipe.yaml").write_text("schema: 1\n")
     said = call("status", tmp_path / "a recipe.yaml", "--set", "seed=7", "--workspace", "w").stdout

@@ -161,7 +161,7 @@ def run_command(arguments: Sequence[str]) -> int:
         if isinstance(failure, OSError) and failure.errno in THEIR_PLACE and failure.filename is not None:
             error = _error(
                 f"cannot be read or written: {failure.strerror}",
-                os.fsdecode(failure.filename),
+                os.fsdecode(failure.filename2 or failure.filename),  # of a rename, the name that was asked for
                 "name another place, or make this one usable: its kind, its permissions, the free space",
             )
             return _fail(error, 2, as_json)
