@@ -7,7 +7,7 @@
 enum { SUCCESS = 0, NOT_SUPPORTED = 3, TIMEOUT = 10 };
 typedef struct { int index; } Device;
 static Device devices[2] = {{0}, {1}};
-static int waits, samples;
+static int waits, samples, asked, live;
 
 int nvmlInitWithFlags(unsigned flags) { return SUCCESS; }
 int nvmlInit_v2(void) { return SUCCESS; }
@@ -43,9 +43,10 @@ typedef struct { unsigned version, supported; } Support;
 typedef struct { unsigned id; int result; double value; struct { char *a, *b, *c; } info; } Metric;
 typedef struct { unsigned version, count; void *first, *second; Metric metrics[98]; } Get;
 int nvmlGpmQueryDeviceSupport(Device *d, Support *out) { out->supported = !d->index; return SUCCESS; }
-int nvmlGpmSampleAlloc(void **out) { *out = &samples + ++samples; return SUCCESS; }
-int nvmlGpmSampleFree(void *sample) { return SUCCESS; }
-int nvmlGpmSampleGet(Device *d, void *sample) { return SUCCESS; }
+int nvmlGpmSampleAlloc(void **out) { *out = &samples + ++samples; live++; return SUCCESS; }
+int nvmlGpmSampleFree(void *sample) { live--; return SUCCESS; }
+int nvmlGpmSampleGet(Device *d, void *sample) { return ++asked > 2 ? NOT_SUPPORTED : SUCCESS; } /* two, then no more */
+int stub_live_samples(void) { return live; }
 int nvmlGpmMetricsGet(Get *get) {
   for (unsigned i = 0; i < get->count; i++) {
     get->metrics[i].value = get->first < get->second ? 40.0 + get->metrics[i].id : 0.0;

@@ -6,6 +6,7 @@ import gzip
 import http.client
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -20,6 +21,7 @@ import pytest
 from headwater.core.errors import InputError
 from headwater.monitor import MetricsRecord
 from headwater.monitor.web import RunList
+from headwater.monitor.web.runs import newest_run
 from headwater.monitor.web.server import DashboardServer
 from tests.monitor.records import write_run
 
@@ -181,13 +183,24 @@ def test_a_busy_port_moves_to_the_next_free_one(workspace: Path) -> None:
 
 
 def test_a_place_without_runs_is_refused_with_the_mend(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="neither a run nor a workspace"):
+    (tmp_path / "notes").mkdir()
+    with pytest.raises(InputError, match="neither a run nor a folder of runs"):
         RunList([tmp_path])
     with pytest.raises(InputError, match="no such folder"):
         RunList([tmp_path / "nowhere"])
 
 
-def test_the_verb_says_where_and_ends_with_ctrl_c(workspace: Path) -> None:
+def test_a_folder_of_runs_by_any_name_shows_those_that_come_too(workspace: Path, tmp_path: Path) -> None:
+    shutil.copytree(workspace / "runs" / "first", tmp_path / "first")
+    shown = RunList([tmp_path])
+    assert [reader.path.name for reader in shown.readers().values()] == ["first"]
+    shutil.copytree(workspace / "runs" / "first", tmp_path / "second")
+    assert {reader.path.name for reader in shown.readers().values()} == {"first", "second"}
+    assert newest_run(tmp_path) in (tmp_path / "first", tmp_path / "second")
+
+
+@pytest.mark.parametrize(("sign", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+def test_the_verb_says_where_and_ends_when_told(workspace: Path, sign: signal.Signals, code: int) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "headwater.cli.main", "dashboard", str(workspace), "--port", "0", "--json"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=REPOSITORY,
@@ -206,8 +219,8 @@ def test_the_verb_says_where_and_ends_with_ctrl_c(workspace: Path) -> None:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
         connection.request("GET", "/api/runs")
         assert connection.getresponse().status == 200
-        process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=30) == 130
+        process.send_signal(sign)
+        assert process.wait(timeout=30) == code
     finally:
         process.kill()
         process.communicate()

@@ -43,7 +43,8 @@ def value(read: dict[str, Metric], name: str, **labels: str) -> float:
     return found
 
 
-def test_every_machine_shows_cpu_memory_disk_and_network(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("sign", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+def test_every_machine_shows_cpu_memory_disk_and_network(tmp_path: Path, sign: signal.Signals, code: int) -> None:
     targets = tmp_path / "targets"
     process = subprocess.Popen(
         [*cli_command(), "exporter", "--port", str(free_port()), "--path", tmp_path, "--targets", targets, "--json"],
@@ -56,8 +57,8 @@ def test_every_machine_shows_cpu_memory_disk_and_network(tmp_path: Path) -> None
         assert [json.loads(path.read_text())[0]["targets"] for path in targets.iterdir()] == [
             [f"127.0.0.1:{said['port']}"]
         ]
-        process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 130
+        process.send_signal(sign)
+        assert process.wait(20) == code
     assert list(targets.iterdir()) == []
     assert value(read, "machine_cpus") >= 1
     assert value(read, "machine_cpu_seconds", mode="user") > 0
@@ -78,8 +79,9 @@ def test_gpus_answer_through_the_drivers_library(tmp_path: Path) -> None:
     source.write_text(STUB.read_text())
     library = tmp_path / "libnvidia-ml.so.1"
     subprocess.run([compiler, "-x", "c", "-shared", "-fPIC", "-w", "-o", library, source], check=True)
-    code = "from headwater.monitor.exporter import Exporter; import sys; e = Exporter(port=int(sys.argv[1]));" \
-        "print(e.url, flush=True); sys.stdin.read()"  # fmt: skip
+    code = "from headwater.monitor.exporter import Exporter; import ctypes, sys; e = Exporter(port=int(sys.argv[1]));" \
+        "print(e.url, flush=True); sys.stdin.read();" \
+        "print(ctypes.CDLL('libnvidia-ml.so.1').stub_live_samples())"  # fmt: skip
     process = subprocess.Popen(
         [sys.executable, "-c", code, str(free_port())], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         env=clean_environment({"LD_LIBRARY_PATH": str(tmp_path)}),
@@ -88,8 +90,11 @@ def test_gpus_answer_through_the_drivers_library(tmp_path: Path) -> None:
     try:
         url = process.stdout.readline().strip()
         first, read = scraped(url), scraped(url)
+        later = [scraped(url) for _ in range(3)]
     finally:
-        process.communicate(timeout=20)
+        left, _ = process.communicate(timeout=20)
+    assert all("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE" not in one for one in later), "the GPU counts no longer"
+    assert int(left) == 0, "what a failed reading was to go into has been given back"
     gpu = {"gpu": "0", "UUID": "GPU-0", "device": "nvidia0", "modelName": "Stub H100"}
     assert value(read, "DCGM_FI_DEV_GPU_UTIL", **gpu) == 97
     assert value(read, "DCGM_FI_DEV_FB_USED", **gpu) == 50 * 1024

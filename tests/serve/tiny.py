@@ -105,8 +105,9 @@ class Server:
 
 START = """
 import json, sys
+from headwater.cli.common import until_stopped
 from headwater.serve import ServeConfig, serve
-serve(sys.argv[1], ServeConfig(**json.loads(sys.argv[2])))
+until_stopped(lambda: serve(sys.argv[1], ServeConfig(**json.loads(sys.argv[2]))))
 """
 
 

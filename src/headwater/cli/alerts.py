@@ -23,7 +23,7 @@ def command(
     json_: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,
-) -> Stopped | int:
+) -> Stopped | int | None:
     """Take webhooks of Alertmanager and send them on until Ctrl-C.
 
     Addresses and secrets come from the environment alone: HEADWATER_SLACK_WEBHOOK, HEADWATER_FEISHU_WEBHOOK,
@@ -58,10 +58,9 @@ def command(
         else:
             sys.stdout.write(f"alerts sent to {bridge.url} go to {_listed(places)}\n")
             sys.stdout.flush()
-        until_stopped()
+        return until_stopped()
     finally:
         bridge.close()
-    return Stopped()
 
 
 def _listed(places: list[Destination]) -> str:

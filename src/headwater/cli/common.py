@@ -11,7 +11,7 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -54,16 +54,30 @@ class Stopped:
     """A verb's answer when Ctrl-C was the way to end it: exit code 130, and nothing to go on with."""
 
 
-def until_stopped() -> None:
-    """Wait for Ctrl-C or SIGTERM."""
-    stop = threading.Event()
-    before = {sign: signal.signal(sign, lambda *_: stop.set()) for sign in (signal.SIGINT, signal.SIGTERM)}
+class _Ended(KeyboardInterrupt):
+    """SIGTERM."""
+
+
+def until_stopped(serve: Callable[[], object] | None = None) -> Stopped | None:
+    """Serve, or wait while others do, until Ctrl-C, or SIGTERM, by which systemd and Kubernetes end what ran in order:
+    exit code 0."""
+
+    def end(*_: object) -> None:
+        raise _Ended
+
+    handlers = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: end}
+    before = {sign: signal.signal(sign, handler) for sign, handler in handlers.items()}
     try:
-        while not stop.wait(3600):
-            pass
+        (serve or threading.Event().wait)()
+    except _Ended:
+        return None
+    except KeyboardInterrupt:
+        sys.stderr.write("stopped\n")
+        return Stopped()
     finally:
         for sign, handler in before.items():
             signal.signal(sign, handler)
+    return None
 
 
 def make_reporter(*, quiet: bool = False) -> Reporter:

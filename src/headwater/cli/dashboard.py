@@ -8,13 +8,13 @@ from typing import Annotated
 
 import typer
 
-from headwater.cli.common import Debug, Json, Stopped, print_json
+from headwater.cli.common import Debug, Json, Stopped, print_json, until_stopped
 
 
 def command(
     places: Annotated[
         list[Path] | None,
-        typer.Argument(help="Workspaces, and the folders of single runs [default: ./workspace].", show_default=False),
+        typer.Argument(help="Workspaces, folders of runs, and single runs [default: ./workspace].", show_default=False),
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[
@@ -42,9 +42,4 @@ def command(
             shown = len(runs.readers())
             sys.stdout.write(f"{shown:,} {'run' if shown == 1 else 'runs'} at {server.url}  (Ctrl-C ends it)\n")
             sys.stdout.flush()
-        try:
-            server.serve()
-        except KeyboardInterrupt:
-            sys.stderr.write("stopped\n")
-            return Stopped()
-    return None
+        return until_stopped(server.serve)

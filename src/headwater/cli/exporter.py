@@ -34,7 +34,7 @@ def command(
     json_: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,
-) -> Stopped:  # fmt: skip
+) -> Stopped | None:  # fmt: skip
     """Serve CPU, memory, disk, network and GPU figures of this machine until Ctrl-C."""
     from headwater.monitor.exporter import Exporter
 
@@ -46,7 +46,6 @@ def command(
         else:
             sys.stdout.write(f"figures of this machine at {exporter.url}\n")
             sys.stdout.flush()
-        until_stopped()
+        return until_stopped()
     finally:
         exporter.close()
-    return Stopped()

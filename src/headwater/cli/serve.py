@@ -21,6 +21,7 @@ from headwater.cli.common import (
     print_json,
     refuse,
     require_exists,
+    until_stopped,
 )
 from headwater.core.recipe_schema import yaml_inline
 
@@ -72,12 +73,7 @@ def command(
 
     from headwater.serve import serve
 
-    try:
-        serve(model, config, device=device, announce=_as_json if json_ else _as_text)
-    except KeyboardInterrupt:
-        sys.stderr.write("stopped\n")
-        return Stopped()
-    return None
+    return until_stopped(lambda: serve(model, config, device=device, announce=_as_json if json_ else _as_text))
 
 
 def _as_json(serving: Serving) -> None:

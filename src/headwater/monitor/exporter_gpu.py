@@ -105,7 +105,7 @@ class Nvml:
         support = self._asked(lambda: nvml.nvmlGpmQueryDeviceSupport(handle))
         if support is None or not support.isSupportedDevice:
             return
-        sample = self._asked(lambda: nvml.nvmlGpmSampleGet(handle, nvml.nvmlGpmSampleAlloc()))
+        sample = self._sample(handle)
         before = self._samples.pop(index, None)
         if sample is not None:
             self._samples[index] = sample
@@ -121,6 +121,15 @@ class Nvml:
         for place, key in enumerate(PROFILED if answered is not None else ()):
             if wanted.metrics[place].nvmlReturn == nvml.NVML_SUCCESS:
                 yield key, wanted.metrics[place].value / 100
+
+    def _sample(self, handle: Any) -> Any:
+        """A reading of the GPU's own counters, which whoever has it frees; None where the driver gives none."""
+        nvml = self._nvml
+        room = self._asked(nvml.nvmlGpmSampleAlloc)
+        if room is None or self._asked(lambda: nvml.nvmlGpmSampleGet(handle, room)) is not None:
+            return room
+        self._asked(lambda: nvml.nvmlGpmSampleFree(room))
+        return None
 
     def _listen(self) -> None:
         """Ask the driver to keep XID errors for us; GPUs that cannot are left out."""

@@ -11,9 +11,7 @@ from __future__ import annotations
 import errno
 import json
 import shlex
-import signal
 import socket
-import threading
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -55,7 +53,8 @@ def serve(
     device: str = "auto",
     announce: Callable[[Serving], None] = print_line,
 ) -> None:
-    """Load a model and serve it until SIGTERM or Ctrl-C (which raises KeyboardInterrupt when all is closed).
+    """Load a model and serve it until Ctrl-C or SIGTERM, which comes once more when all is closed, as if uvicorn were
+    not there: Ctrl-C raises KeyboardInterrupt, SIGTERM ends the process unless it is handled.
 
     model_path: anything `headwater.engine.load_model` loads. `announce` is called once, when the server takes
     connections. Raises UserError for an address in use or open without a key, InputError as `load_model`.
@@ -78,8 +77,7 @@ def serve(
             ),
             lambda: announce(serving),
         )
-        with _quiet_sigterm():
-            server.run(sockets=[listener])
+        server.run(sockets=[listener])
         if not server.started:
             raise UserError("the server did not start; its log above says why", where=serving.url)
 
@@ -134,16 +132,3 @@ def _serving(listener: socket.socket, config: ServeConfig, name: str, authentica
     key = f' -H "Authorization: Bearer {stored}"' if authenticated else ""
     curl = f"curl {url}/completions -H 'Content-Type: application/json'{key} -d '{body}'"
     return Serving(url, name, curl, authenticated)
-
-
-@contextmanager
-def _quiet_sigterm() -> Any:
-    """uvicorn raises the signal that stopped it once more when all is closed; SIGTERM is then an orderly end."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, lambda *_: None)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

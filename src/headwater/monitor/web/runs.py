@@ -1,6 +1,6 @@
 """The runs a dashboard shows: those of a workspace, with the ones that come while it is open, or those named.
 
-In: workspaces and run folders. Out: readers by a short id, which is all that a browser ever says about a path.
+In: workspaces, folders of runs, runs. Out: readers by a short id, which is all that a browser ever says about a path.
 
     RunList([Path("workspace")]).readers()      # {"8f3c...": RunReader, ...}
 """
@@ -17,26 +17,28 @@ from headwater.monitor.web.reader import RunReader
 
 
 class RunList:
-    """`places`: run folders (with a run.json or a metrics.jsonl), or workspaces (whose runs lie in `runs/`).
+    """`places`: run folders (with a run.json or a metrics.jsonl), folders that hold such, or workspaces (whose runs lie
+    in `runs/`).
 
-    InputError for a place that is neither.
+    InputError for a place that is none of them.
     """
 
     def __init__(self, places: Sequence[Path]) -> None:
         self._lock = threading.Lock()
         self._readers: dict[Path, RunReader] = {}
         self._ids: dict[str, Path] = {}
-        self._workspaces: list[Path] = []
+        self._parents: list[Path] = []
         for place in places:
             if not place.is_dir():
                 raise InputError("no such folder", where=str(place), mend="give a workspace, or the folder of each run")
             if is_run(place):
                 self._add(place, place)
-            elif (place / "runs").is_dir() or place.name == "runs":
-                self._workspaces.append(place)
+            elif (parent := runs_folder(place)) is not None:
+                self._parents.append(parent)
             else:
                 raise InputError(
-                    "neither a run nor a workspace: there is no run.json, no metrics.jsonl and no folder runs",
+                    "neither a run nor a folder of runs: there is no run.json, no metrics.jsonl, no folder runs and "
+                    "no run in it",
                     where=str(place),
                     mend="give a workspace, or the folder of each run",
                 )
@@ -45,8 +47,7 @@ class RunList:
     def readers(self) -> dict[str, RunReader]:
         """By id, newest folders of workspaces included. A link out of its workspace is not followed."""
         with self._lock:
-            for workspace in self._workspaces:
-                folder = workspace if workspace.name == "runs" else workspace / "runs"
+            for folder in self._parents:
                 for path in sorted(folder.iterdir()) if folder.is_dir() else ():
                     if path not in self._readers and is_run(path) and path.resolve().is_relative_to(folder.resolve()):
                         self._add(path, folder)
@@ -64,10 +65,18 @@ def is_run(path: Path) -> bool:
     return (path / "run.json").is_file() or (path / "metrics.jsonl").is_file()
 
 
-def newest_run(workspace: Path) -> Path | None:
-    """The run of a workspace, or of its folder `runs`, that was written to last."""
-    folder = workspace if workspace.name == "runs" else workspace / "runs"
-    runs = [path for path in folder.glob("*") if is_run(path)]
+def runs_folder(place: Path) -> Path | None:
+    """Where the runs of a place lie: in the `runs` of a workspace, else in the place itself if it is such a folder or
+    holds a run. None where no run is to be expected."""
+    if (place / "runs").is_dir():
+        return place / "runs"
+    return place if place.name == "runs" or any(map(is_run, place.glob("*"))) else None
+
+
+def newest_run(place: Path) -> Path | None:
+    """The run of a workspace, or of a folder of runs, that was written to last."""
+    folder = runs_folder(place)
+    runs = [path for path in folder.glob("*") if is_run(path)] if folder is not None else []
     return max(runs, key=_written, default=None)
 
 
