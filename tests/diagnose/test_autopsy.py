@@ -138,6 +138,8 @@ def test_a_healthy_step_is_nobodys_fault(world: World, tmp_path: Path, call: Any
     shutil.rmtree(tmp_path / "run" / "checkpoints")
     refused = call(*at, "47", "--max-replay", "20", code=2, cwd=tmp_path).stderr
     assert "the nearest checkpoint before step 47 is 46 steps before it" in refused
+    alone = call("doctor", "run", "--max-replay", "20", code=2, cwd=tmp_path).stderr
+    assert "--max-replay goes with --step" in alone
     replayed = call(*at, "47", "--json", cwd=tmp_path).json
     assert replayed["reproduced"] == "bitwise"
     assert any("no checkpoint" in note for note in replayed["notes"])

@@ -20,7 +20,10 @@ def command(
     dataset: Annotated[
         Path | None, typer.Option(help="--step: the run's dataset, if it lies elsewhere.", show_default=False)
     ] = None,
-    max_replay: Annotated[int, typer.Option(help="--step: most steps to train again before it.")] = 1000,
+    max_replay: Annotated[
+        int | None,
+        typer.Option(min=0, help="--step: most steps to train again before it [default: 1000].", show_default=False),
+    ] = None,
     workspace: Workspace = None,
     set_: Set = None,
     json_: Json = False,
@@ -37,14 +40,16 @@ def command(
     run = RunFolder.open(run_path(target, workspace, set_ or ()))
     if step is not None:
         from headwater.diagnose.autopsy import autopsy_of, autopsy_text
-        from headwater.diagnose.replaying import replay_step
+        from headwater.diagnose.replaying import MAX_REPLAY, replay_step
         from headwater.pipeline.tracing import dataset_of_run
 
         found = dataset_of_run(run, dataset)
-        autopsy = autopsy_of(replay_step(run, step, found, max_replay=max_replay, reporter=make_reporter()))
+        most = MAX_REPLAY if max_replay is None else max_replay
+        autopsy = autopsy_of(replay_step(run, step, found, max_replay=most, reporter=make_reporter()))
         finish(autopsy.to_json(), autopsy_text(autopsy), as_json=json_)
         return 0 if autopsy.cause == "nothing" else 1
     refuse("--dataset", dataset is not None, "goes with --step")
+    refuse("--max-replay", max_replay is not None, "goes with --step")
     diagnosis = diagnose(run)
     finish(diagnosis.to_json(), diagnosis_text(diagnosis), as_json=json_)
     return 0 if diagnosis.healthy else 1

@@ -45,12 +45,13 @@ OTHERS = 4
 """Batches of following steps that the step's is compared with."""
 USUAL = 32
 """Recorded steps before it that say what is usual."""
+MAX_REPLAY = 1000
 MAX_DOCUMENTS = 512
 """Parts of documents whose gradients are measured, one backward pass each, worst samples first."""
 
 
 def replay_step(
-    run: RunFolder, step: int, dataset: TokenDataset, *, max_replay: int = 1000, reporter: Reporter = SILENT
+    run: RunFolder, step: int, dataset: TokenDataset, *, max_replay: int = MAX_REPLAY, reporter: Reporter = SILENT
 ) -> Measured:
     """Do step `step` again. `max_replay`: most steps to train again before it.
 
