@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headwater.core.errors import CorruptArtifactError
 from headwater.core.jsonl import json_safe
 from headwater.core.locks import FolderLock
 from headwater.diagnose import Diagnosis, diagnose, diagnosis_text
@@ -321,6 +322,26 @@ def test_a_folder_with_nothing_but_its_name_is_no_crash(tmp_path: Path) -> None:
     os.unlink(run.path / "events.jsonl")
     os.unlink(run.metrics_path)
     assert "events.jsonl is missing" in diagnosis_text(diagnose(run))
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "words"),
+    [
+        ("run.json", b'{"st\xff"', "it is no text from byte 5 on"),
+        ("run.json", b'{"steps": ', "it is no JSON from line 1, column 11 on"),
+        ("run.json", b"[]", "it holds no object"),
+        ("run.json", b'{"steps": "many"}', "its `steps` is 'many', which is no whole number"),
+        ("final.json", b'{"step": null, "checkpoint": "step-1"}', "its `step` is None, which is no whole number"),
+    ],
+)
+def test_a_damaged_file_of_the_run_is_named_with_the_mend(tmp_path: Path, name: str, damage: bytes, words: str) -> None:
+    run = write(tmp_path / "run", rows_of(10))
+    (run.path / name).write_bytes(damage)
+    with pytest.raises(CorruptArtifactError) as caught:
+        diagnose(run)
+    assert caught.value.what == f"the file is damaged: {words}"
+    assert caught.value.where == str(run.path / name)
+    assert "put back a copy" in caught.value.mend
 
 
 def test_a_step_takes_the_doctor_less_than_two_milliseconds(tmp_path: Path) -> None:

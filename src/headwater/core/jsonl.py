@@ -95,6 +95,15 @@ def parse_json(data: bytes | str) -> Any:
     return json.loads(text, parse_constant=_refuse_constant)
 
 
+def json_fault(error: Exception) -> str:
+    """What is wrong with bytes that `parse_json` refused, for people: where they stop being text, or JSON."""
+    if isinstance(error, UnicodeDecodeError):
+        return f"it is no text from byte {error.start + 1:,} on"
+    if isinstance(error, json.JSONDecodeError):
+        return f"it is no JSON from line {error.lineno:,}, column {error.colno:,} on"
+    return str(error)
+
+
 class JsonlLog:
     """Append-only JSON Lines file with one writer.
 

@@ -32,7 +32,7 @@ from torch.distributed.checkpoint.storage import WriteResult
 
 from headwater.core.errors import CorruptArtifactError
 from headwater.core.files import atomic_write
-from headwater.core.jsonl import canonical_json, parse_json
+from headwater.core.jsonl import canonical_json, json_fault, parse_json
 from headwater.parallel.agreement import Ranks
 from headwater.train.checkpoint_pieces import Piece, PiecePlanner, pieces_of
 from headwater.train.run_folder import MEND_CHECKPOINT
@@ -176,7 +176,7 @@ def read_index(folder: Path) -> Metadata:
         return metadata
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CorruptArtifactError(
-            f"the index of the checkpoint's tensors cannot be read: {error}",
+            f"the index of the checkpoint's tensors cannot be read: {json_fault(error)}",
             where=str(path),
             mend=MEND_CHECKPOINT,
         ) from error

@@ -14,7 +14,7 @@ from typing import Any
 
 from headwater.core.errors import CorruptArtifactError
 from headwater.core.files import sha256_file
-from headwater.core.jsonl import parse_json
+from headwater.core.jsonl import json_fault, parse_json
 from headwater.parallel.agreement import Ranks
 from headwater.train.run_folder import MANIFEST, MEND_CHECKPOINT, CheckpointRef
 
@@ -56,7 +56,7 @@ def _load_share(ref: CheckpointRef, share: int, shares: int) -> LoadedCheckpoint
         return LoadedCheckpoint(ref, parse_json((ref.path / STATE).read_bytes()))
     except (OSError, ValueError) as error:
         raise CorruptArtifactError(
-            f"state cannot be read: {error}", where=str(ref.path / STATE), mend=MEND_CHECKPOINT
+            f"state cannot be read: {json_fault(error)}", where=str(ref.path / STATE), mend=MEND_CHECKPOINT
         ) from error
 
 

@@ -17,16 +17,15 @@ In: a path. Out: `RunFolder`. Layout (everything but `run.json` and the tokenize
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from headwater.core.errors import CorruptArtifactError, InputError
 from headwater.core.files import atomic_write
-from headwater.core.jsonl import JsonlLog, json_safe, parse_json, pretty_json, read_jsonl
+from headwater.core.jsonl import JsonlLog, json_fault, json_safe, parse_json, pretty_json, read_jsonl
 from headwater.core.locks import lock_owner
 from headwater.monitor.record import read_metrics
 from headwater.train.ledger import RunLedger
@@ -35,6 +34,11 @@ CHECKPOINT_PREFIX = "step-"
 MANIFEST = "manifest.json"
 POINTER = "newest.json"
 MEND_CHECKPOINT = "remove the checkpoint's folder and train again, which goes on from the one before it"
+
+RUN_KINDS: Mapping[str, type] = {"model": dict, "train": dict, "facts": dict, "seed": int, "steps": int, "dataset": str}
+FINAL_KINDS: Mapping[str, type] = {"checkpoint": str, "step": int, "metrics": dict}
+WORDS: Mapping[type, str] = {dict: "object", int: "whole number", str: "text"}
+"""What fields of `run.json` and `final.json` are, where they are."""
 
 State = Literal["empty", "partial", "running", "finished"]
 
@@ -62,7 +66,7 @@ class CheckpointRef:
             return manifest
         except (OSError, ValueError) as error:
             raise CorruptArtifactError(
-                f"the checkpoint's manifest cannot be read: {error}",
+                f"the checkpoint's manifest cannot be read: {json_fault(error)}",
                 where=str(self.path / MANIFEST),
                 mend=MEND_CHECKPOINT,
             ) from error
@@ -134,7 +138,7 @@ class RunFolder:
     @property
     def record(self) -> dict[str, Any]:
         """`run.json`: {format, run, model, train, seed, steps, dataset, tokenizer, created, facts}; {} at first."""
-        return self._json("run.json") or {}
+        return self._json("run.json", RUN_KINDS) or {}
 
     @property
     def run_id(self) -> str:
@@ -180,8 +184,7 @@ class RunFolder:
     @property
     def final(self) -> CheckpointRef | None:
         """The checkpoint of the last step of a finished run; None while it is not finished."""
-        done = self._json("final.json")
-        if done is None:
+        if not (done := self.final_record):
             return None
         path = self.checkpoints_dir / str(done["checkpoint"])
         return CheckpointRef(path, int(done["step"])) if (path / MANIFEST).exists() else None
@@ -189,7 +192,7 @@ class RunFolder:
     @property
     def final_record(self) -> dict[str, Any]:
         """`final.json`: {checkpoint, step, tokens, metrics}; {} while the run is not finished."""
-        return self._json("final.json") or {}
+        return self._json("final.json", FINAL_KINDS) or {}
 
     def metrics(self) -> Iterator[dict[str, Any]]:
         return read_metrics(self.metrics_path)
@@ -221,19 +224,24 @@ class RunFolder:
         with JsonlLog(self.path / "events.jsonl") as log:
             log.append(json_safe({"time": round(time.time(), 3), "event": kind, **facts}))
 
-    def _json(self, name: str) -> dict[str, Any] | None:
+    def _json(self, name: str, kinds: Mapping[str, type]) -> dict[str, Any] | None:
         try:
             data = (self.path / name).read_bytes()
         except OSError:
             return None
         try:
-            value = json.loads(data)
-            if isinstance(value, dict):
-                return value
-            raise ValueError("not an object")
+            value = parse_json(data)
+            if not isinstance(value, dict):
+                raise ValueError("it holds no object")
+            for key, kind in kinds.items():
+                if key in value and not isinstance(value[key], kind):
+                    raise ValueError(f"its `{key}` is {value[key]!r:.40}, which is no {WORDS[kind]}")
+            return value
         except ValueError as error:
             raise CorruptArtifactError(
-                f"cannot be read: {error}", where=str(self.path / name), mend="restore the file, or train anew"
+                f"the file is damaged: {json_fault(error)}",
+                where=str(self.path / name),
+                mend="put back a copy of it, or train anew into another folder",
             ) from error
 
 
