@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -191,6 +192,23 @@ def test_missing_sources_are_named_before_a_workspace_is_made(recipe: Path) -> N
     with pytest.raises(RecipeError, match=r"no file is there for web \(.*nowhere/web.jsonl\), books"):
         pack(recipe, "collect.root=nowhere")
     assert not (recipe.parent / "w").exists()
+
+
+def test_text_is_curated_where_the_training_could_not_run_or_has_no_length_yet(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(json.dumps({"text": "The river runs down from the hills to the sea."}) + "\n")
+    text = """schema: 1
+collect: {sources: [{name: a, paths: [a.jsonl]}]}
+curate: {quality: {rules: []}}
+model: {hidden_size: 65536, num_hidden_layers: 64, num_attention_heads: 64}
+train: {device: cpu}
+executor: {kind: inline}
+"""
+    (tmp_path / "large.yaml").write_text(text)
+    place = [f"collect.root={tmp_path}"]
+    result = run(tmp_path / "large.yaml", workspace=tmp_path / "w", until="curate", overrides=place, reporter=SILENT)
+    assert [stage.stage for stage in result.stages] == ["collect", "curate"]
+    with pytest.raises(RecipeError, match=r"nothing says how long to train(.|\n)*this machine has"):
+        run(tmp_path / "large.yaml", workspace=tmp_path / "w", overrides=place, reporter=SILENT)
 
 
 def test_an_up_to_date_run_is_quick_and_imports_no_torch(recipe: Path) -> None:

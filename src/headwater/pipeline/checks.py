@@ -109,17 +109,20 @@ def _plan_problem(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
         yield error.where or "train", error.what, error.mend
 
 
-def missing_to_run(loaded: Loaded[Recipe]) -> list[Problem]:
-    """Everything that keeps a valid recipe from running here and now."""
-    return [Problem(loaded.place(name), name, what, mend) for name, what, mend in _missing(loaded.config)]
+def missing_to_run(loaded: Loaded[Recipe], *, training: bool = True) -> list[Problem]:
+    """Everything that keeps a valid recipe from running here and now; without `training`, from curating or packing its
+    text here, which needs neither a length nor the machines of the training."""
+    problems = list(_missing_sources(loaded.config))
+    if training:
+        problems += _missing_length(loaded.config)
+        problems += _missing_hardware(loaded.config)
+    return [Problem(loaded.place(name), name, what, mend) for name, what, mend in problems]
 
 
-def _missing(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
-    yield from _missing_sources(recipe)
+def _missing_length(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
     train = recipe.train
     if train.tokens is None and train.steps is None and not train.phases:
         yield "train.tokens", "nothing says how long to train", "set train.tokens (for example 2e9) or train.steps"
-    yield from _missing_hardware(recipe)
 
 
 def _missing_sources(recipe: Recipe) -> Iterator[tuple[str, str, str]]:

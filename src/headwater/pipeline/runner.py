@@ -118,7 +118,7 @@ def run(
     reporter = (reporter or Reporter()) if not following() else Reporter(quiet=True)
     folder = Path(workspace if workspace is not None else loaded.config.workspace)
     wanted = _wanted(only, until)
-    problems = missing_to_run(loaded)
+    problems = missing_to_run(loaded, training="train" in wanted)
     if problems:
         raise RecipeProblems(problems, loaded.source)
     if "collect" in wanted and not following():
