@@ -64,9 +64,14 @@ class MixPlan:
 
 
 def plan_mixture(
-    sizes: Sizes, stretches: Sequence[Stretch], config: MixingConfig, *, max_epochs: float | None = None
+    sizes: Sizes,
+    stretches: Sequence[Stretch],
+    config: MixingConfig,
+    *,
+    max_epochs: float | None = None,
+    unit: str = "tokens",
 ) -> list[MixPlan]:
-    """Plan all stretches of a run in order; caps hold over the whole run.
+    """Plan all stretches of a run in order; caps hold over the whole run. `unit` is what sizes are counted in.
 
     Raises RecipeError, with the numbers of every domain concerned, for shares that cannot be had.
     """
@@ -79,7 +84,7 @@ def plan_mixture(
         fitted = fit_languages(sizes, weights, target) if target else weights
         wanted = {name: weight * stretch.tokens for name, weight in fitted.items()}
         room = {name: _room(sizes, name, stretch, config, max_epochs, used[name]) for name in wanted}
-        got = _allocate(sizes, wanted, room, config, used, max_epochs)
+        got = _allocate(sizes, wanted, room, config, used, max_epochs, unit)
         moved = round(sum(max(0.0, wanted[name] - got[name]) for name in wanted))
         same = not target and not moved
         final = dict(stretch.weights) if same and stretch.weights else None if same else _parts(got, wanted)
@@ -204,13 +209,16 @@ def _allocate(
     config: MixingConfig,
     used: Mapping[str, float],
     max_epochs: float | None,
+    unit: str,
 ) -> dict[str, float]:
     short = [name for name in wanted if wanted[name] > room[name] * (1 + 1e-9)]
     if not short:
         return dict(wanted)
     if config.shortfall == "refuse":
         raise RecipeError(
-            "; ".join(_numbers(sizes, name, wanted[name], room[name], config, used, max_epochs) for name in short),
+            "; ".join(
+                _numbers(sizes, name, wanted[name], room[name], config, used, max_epochs, unit) for name in short
+            ),
             where="train.mixing",
             mend="lower their weights, raise max_repeats, train on fewer tokens, add text, or set shortfall: fill",
         )
@@ -226,7 +234,7 @@ def _allocate(
         if not free:
             have = ", ".join(f"{name} {room[name]:,.0f}" for name in sorted(room))
             raise RecipeError(
-                f"{sum(wanted.values()):,.0f} tokens are wanted, and all domains together may give "
+                f"{sum(wanted.values()):,.0f} {unit} are wanted, and all domains together may give "
                 f"{sum(room.values()):,.0f} ({have})",
                 where="train.mixing",
                 mend="train on fewer tokens, add text, or raise max_repeats",
@@ -247,10 +255,11 @@ def _numbers(
     config: MixingConfig,
     used: Mapping[str, float],
     max_epochs: float | None,
+    unit: str,
 ) -> str:
     before = f", {used[name]:.2f} of them in earlier phases" if used[name] else ""
     return (
-        f"domain {name!r} would give {wanted:,.0f} tokens, but has {sum(sizes[name].values()):,} and may be read "
+        f"domain {name!r} would give {wanted:,.0f} {unit}, but has {sum(sizes[name].values()):,} and may be read "
         f"{_cap(name, config, max_epochs):g} times{before}: {room:,.0f} at most"
     )
 
