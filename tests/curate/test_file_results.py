@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -17,7 +20,8 @@ from headwater.curate.dedup.files import dedup_files
 from headwater.curate.dedup.settings import DedupSettings
 from headwater.curate.files import curate_files
 from headwater.curate.files_again import curation_shape, undo_files
-from headwater.curate.removals import file_report
+from headwater.curate.removals import AS_IT_IS
+from headwater.curate.results import file_report
 from tests.curate.helpers import read_zst, sentence, write_rows
 from tests.curate.test_site_lines import body
 
@@ -104,18 +108,108 @@ def test_a_rule_undone_brings_back_what_it_took(results: dict[str, Path], tmp_pa
         undo_files(results["curated"], "clean.too-short", results["curated"])
 
 
-def test_inputs_that_changed_are_not_replayed_as_if_they_had_not(tmp_path: Path) -> None:
+Verb = Callable[..., dict[str, Any]]
+
+
+def curated(folder: Path, out: str = "out", **options: Any) -> dict[str, Any]:
+    config = CurateConfig.model_validate({**AS_IT_IS, "dedup": {"minhash": False}, "canaries": {"documents": 0}})
+    return curate_files([folder / "in.jsonl"], folder / out, config, **options)
+
+
+def deduplicated(folder: Path, out: str = "out", **options: Any) -> dict[str, Any]:
+    return dedup_files([folder / "in.jsonl"], folder / out, against=[folder / "other.jsonl"], **options)
+
+
+def decontaminated(folder: Path, out: str = "out", **options: Any) -> dict[str, Any]:
+    return decontaminate_files([folder / "in.jsonl"], folder / out, benchmarks=[folder / "other.jsonl"], **options)
+
+
+VERBS = [curated, deduplicated, decontaminated]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
     write_rows(tmp_path / "in.jsonl", [{"text": sentence(number % 3)} for number in range(6)])
-    curate_files([tmp_path / "in.jsonl"], tmp_path / "out")
-    dedup_files([tmp_path / "in.jsonl"], tmp_path / "unique")
-    write_rows(tmp_path / "in.jsonl", [{"text": sentence(10 + number)} for number in range(6)])
+    write_rows(tmp_path / "other.jsonl", [{"text": sentence(1)}])
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("verb", "name"),
+    [
+        (curated, "in.jsonl"), (deduplicated, "in.jsonl"), (deduplicated, "other.jsonl"),
+        (decontaminated, "in.jsonl"), (decontaminated, "other.jsonl"),
+    ],
+)  # fmt: skip
+def test_a_result_whose_inputs_changed_is_neither_replayed_nor_undone(verb: Verb, name: str, folder: Path) -> None:
+    verb(folder)
+    path, before = folder / name, (folder / name).stat()
+    path.write_bytes(path.read_bytes()[:-10] + b'another!"}\n'[-10:])
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     with pytest.raises(InputError, match="others now"):
-        audit(tmp_path / "out")
-    with pytest.raises(InputError, match="others now"):
-        undo_files(tmp_path / "out", "dedup.exact", tmp_path / "again")
-    assert not (tmp_path / "again").exists()
-    found = audit(tmp_path / "unique")
-    assert (found["replayed"], found["not_replayed"]) == (0, 3)
+        audit(folder / "out")
+    if verb is not decontaminated:  # whose one rule is never undone
+        with pytest.raises(InputError, match="others now"):
+            undo_files(folder / "out", "dedup.exact", folder / "again")
+    assert not (folder / "again").exists()
+    path.unlink()
+    with pytest.raises(InputError, match="no longer there"):
+        audit(folder / "out")
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_same_call_again_changes_nothing_and_another_result_is_not_overwritten(verb: Verb, folder: Path) -> None:
+    first = verb(folder)
+    before = (folder / "out" / "kept.jsonl.zst").stat().st_mtime_ns
+    assert verb(folder) == first
+    assert (folder / "out" / "kept.jsonl.zst").stat().st_mtime_ns == before
+    write_rows(folder / "in.jsonl", [{"text": sentence(number)} for number in range(3)])
+    with pytest.raises(UserError, match="another result"):
+        verb(folder)
+    verb(folder, overwrite=True)
+    verb(folder, "fresh")
+    for name in ("kept.jsonl.zst", "removed.jsonl.zst", "report.json"):
+        assert (folder / "out" / name).read_bytes() == (folder / "fresh" / name).read_bytes()
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("name", ["kept.jsonl.zst", "removed.jsonl.zst", "report.json"])
+@pytest.mark.parametrize("damage", ["cut", "gone", "changed"])
+def test_a_damaged_result_of_the_same_call_is_noticed(verb: Verb, name: str, damage: str, folder: Path) -> None:
+    verb(folder)
+    path = folder / "out" / name
+    data = path.read_bytes()
+    if damage == "gone":
+        path.unlink()
+    else:
+        path.write_bytes(data[:-5] if damage == "cut" else data[:9] + b"\0" + data[10:])
+    gone = (name, damage) == ("report.json", "gone")
+    with pytest.raises(UserError, match="another result" if gone else f"{name} is") as caught:
+        verb(folder)
+    assert "--force" in caught.value.mend
+    verb(folder, overwrite=True)
+    assert path.read_bytes() == data
+
+
+@pytest.mark.parametrize("verb", [deduplicated, decontaminated])
+def test_a_run_killed_between_its_results_goes_on(verb: Verb, folder: Path) -> None:
+    whole = verb(folder)
+    (folder / "out" / "report.json").unlink()
+    left = folder / "out" / ".tmp-dedup-killed"
+    left.mkdir()
+    (left / "owner").write_text("another fingerprint")
+    with pytest.raises(UserError, match="another result"):
+        verb(folder)
+    (left / "owner").write_text(whole["fingerprint"])
+    assert verb(folder) == whole
+    assert not left.exists()
+
+
+def test_a_report_that_nobody_can_read_is_named(folder: Path) -> None:
+    deduplicated(folder)
+    (folder / "out" / "report.json").write_text('{"verb": "dedup"')
+    with pytest.raises(InputError, match=r"report\.json is damaged"):
+        audit(folder / "out")
 
 
 @pytest.mark.parametrize("name", ["curated", "deduplicated", "decontaminated"])

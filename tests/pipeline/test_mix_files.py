@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 import zstandard
+from typer.testing import CliRunner
 
+from headwater.cli.curate_verbs import app
 from headwater.core.documents import Document, DocumentWriter, document_id
 from headwater.core.errors import InputError, RecipeError, UserError
 from headwater.core.units import count_units
@@ -64,7 +68,7 @@ def test_repeats_stay_below_their_cap_and_what_cannot_be_had_is_refused(corpus: 
     assert units(kept, "domain") == {"web": 1000, "books": 1000}
     assert max(Counter(row["id"] for row in kept if row["domain"] == "books").values()) == 3
     short = MixOptions(weights={"web": 0.5, "books": 0.5}, total=2000, max_repeats={"books": 2})
-    with pytest.raises(RecipeError, match=r"'books/en' would give 500 tokens, but has 200 and may be read 2 times"):
+    with pytest.raises(RecipeError, match=r"'books/en' would give 500 units, but has 200 and may be read 2 times"):
         mix_files([corpus], tmp_path / "no", short)
     assert not (tmp_path / "no").exists()
     fill = MixOptions(**{**vars(short), "fill": True})
@@ -110,10 +114,106 @@ def test_a_weight_that_is_no_number_is_the_users_mistake() -> None:
             _shares(f"books=1,{endless}", "--weights")
 
 
-@pytest.mark.parametrize("weight", [float("nan"), float("inf")])
-def test_weights_that_have_no_sum_are_refused(corpus: Path, tmp_path: Path, weight: float) -> None:
-    with pytest.raises(RecipeError, match="cannot mix with the weights"):
-        mix_files([corpus], tmp_path / "out", MixOptions(weights={"web": weight, "books": 1.0}))
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"weights": {"web": math.nan, "books": 1.0}}, "weights of web is nan"),
+        ({"weights": {"web": math.inf}}, "weights of web is inf"),
+        ({"weights": {"web": -1.0, "books": 2.0}}, "weights of web is -1"),
+        ({"weights": {"web": 0.0}}, "weights are all 0"),
+        ({"max_repeats": {"": -1.0}}, "max_repeats is -1"),
+        ({"max_repeats": {"books": 0.0}}, "max_repeats of books is 0"),
+        ({"max_repeats": {"": math.inf}}, "max_repeats is inf"),
+        ({"languages": {"zh": -0.5, "en": 1.0}}, "languages of zh is -0.5"),
+        ({"languages": {"zh": 0.0}}, "languages are all 0"),
+        ({"languages": {"zh": 1.0}, "language_temperature": 2.0}, "languages and language_temperature are given"),
+        ({"language_temperature": 0.0}, "language_temperature is 0"),
+        ({"language_temperature": math.nan}, "language_temperature is nan"),
+        ({"priority": ("web",)}, "priority says who fills a shortfall"),
+        ({"total": -1}, "total is -1"),
+    ],
+    ids=lambda value: None if isinstance(value, dict) else value,
+)
+def test_wishes_that_make_no_sense_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        MixOptions(**options)
+
+
+@pytest.fixture
+def apart(tmp_path: Path) -> Path:
+    """100 units of web in Chinese, 100 of books in English."""
+    rows = [{"id": f"w{number}", "domain": "web", "lang": "zh", "text": "水" * 10} for number in range(10)]
+    rows += [{"id": f"b{number}", "domain": "books", "lang": "en", "text": "water " * 10} for number in range(10)]
+    path = tmp_path / "apart.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_languages_alone_decide_where_no_domain_is_asked_for(apart: Path, tmp_path: Path) -> None:
+    report = mix_files([apart], tmp_path / "out", MixOptions(languages={"zh": 0.8, "en": 0.2}))
+    assert {cell["lang"]: cell["taken"] for cell in report["cells"]} == {"zh": 100, "en": 20}
+    report = mix_files([apart], tmp_path / "zh", MixOptions(languages={"zh": 1.0}))
+    assert {cell["lang"]: cell["taken"] for cell in report["cells"]} == {"zh": 100, "en": 0}
+
+
+def test_shares_of_domains_and_languages_that_exclude_each_other_are_refused(apart: Path, tmp_path: Path) -> None:
+    both = {"weights": {"web": 0.5, "books": 0.5}, "languages": {"zh": 0.8, "en": 0.2}}
+    with pytest.raises(RecipeError, match=r"zh would have 50\.0% of the 80\.0% wanted; en"):
+        mix_files([apart], tmp_path / "out", MixOptions(**both))
+    lost = {"weights": {"web": 0.5, "books": 0.5}, "languages": {"zh": 1.0}}
+    with pytest.raises(RecipeError, match=r"books would have 0\.0% of the 50\.0% wanted"):
+        mix_files([apart], tmp_path / "out", MixOptions(**lost))
+    with pytest.raises(RecipeError, match="cannot give these shares"):
+        mix_files([apart], tmp_path / "out", MixOptions(weights={"books": 1.0}, languages={"zh": 1.0}, fill=True))
+    assert not (tmp_path / "out").exists()
+    report = mix_files([apart], tmp_path / "out", MixOptions(**both, fill=True))
+    assert report["taken"] == 200
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--weights", "web=0.5,web=0.5"], "web is given twice"),
+        (["--weights", "=0.5"], "'=0.5' is no NAME=NUMBER"),
+        (["--max-repeats", "inf"], "'inf' is no number"),
+        (["--max-repeats", "-1"], "max_repeats is -1"),
+        (["--max-repeats", "many"], "'many' is no number"),
+        (["--max-repeats", "books=4,books=2"], "books is given twice"),
+        (["--languages", "fr=1"], "no text in language 'fr'"),
+        (["--weights", "papers=1"], "no domain 'papers'"),
+        (["--languages", "=1"], "'=1' is no NAME=NUMBER"),
+        (["--weights", "web=1", "--total", "5000"], "would give 2,500 units"),
+    ],
+    ids=" ".join,
+)
+def test_the_verb_says_which_wish_it_cannot_meet(
+    corpus: Path, tmp_path: Path, options: list[str], message: str
+) -> None:
+    error = CliRunner().invoke(app, ["mix", str(corpus), "--out", str(tmp_path / "out"), *options]).exception
+    assert isinstance(error, UserError)
+    assert message in error.what
+    assert "train" not in f"{error.where} {error.mend}", "the advice is for this verb"
+    assert not (tmp_path / "out").exists()
+
+
+def test_domains_with_a_slash_are_not_mixed_up_with_a_language_of_another(tmp_path: Path) -> None:
+    rows = [{"id": f"{number}", "domain": "web", "lang": "en", "text": "water " * 10} for number in range(10)]
+    rows += [{"id": f"s{number}", "domain": "web/en", "text": "stone " * 10} for number in range(5)]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    report = mix_files([tmp_path / "in.jsonl"], tmp_path / "out", MixOptions(weights={"web": 0.5, "web/en": 0.5}))
+    assert {(cell["domain"], cell["taken"]) for cell in report["cells"]} == {("web", 50), ("web/en", 50)}
+
+
+def test_the_same_mixture_again_changes_nothing_and_another_is_not_overwritten(corpus: Path, tmp_path: Path) -> None:
+    first = mix_files([corpus], tmp_path / "out", MixOptions())
+    before = (tmp_path / "out" / "kept.jsonl.zst").stat().st_mtime_ns
+    assert mix_files([corpus], tmp_path / "out", MixOptions()) == first
+    assert (tmp_path / "out" / "kept.jsonl.zst").stat().st_mtime_ns == before
+    with pytest.raises(UserError, match="another result"):
+        mix_files([corpus], tmp_path / "out", MixOptions(seed=1))
+    corpus.write_text("\n".join(corpus.read_text("utf-8").splitlines()[:-1]), "utf-8")
+    mix_files([corpus], tmp_path / "out", MixOptions(seed=1), overwrite=True)
+    assert not (tmp_path / "out" / "quarantine.jsonl").exists(), "of the rows before"
 
 
 @pytest.fixture

@@ -95,6 +95,7 @@ def mix(
     ] = None,
     seed: Annotated[int, typer.Option(help="Another number chooses other rows.")] = 0,
     plan: Annotated[bool, typer.Option("--plan", help="Only say what would be taken.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite another result in --out.")] = False,
     text_field: Annotated[str, typer.Option(help="Field of a row that holds the text.")] = "text",
     id_field: Annotated[str, typer.Option(help="Field with a row's own id.")] = "id",
     domain_field: Annotated[str, typer.Option(help="Field with a row's domain.")] = "domain",
@@ -122,6 +123,7 @@ def mix(
         tokenizer=Tokenizer.load(tokenizer) if tokenizer else None,
         plan_only=plan,
         reporter=make_reporter(quiet=quiet),
+        overwrite=force,
     )
     lines = [f"{'':<24} {'there is':>16} {'taken':>16} {'passes':>8}"]
     lines += [
@@ -134,22 +136,36 @@ def mix(
 
 
 def _shares(given: str, option: str) -> dict[str, float]:
-    """`web=0.6,books=0.4` as numbers. UserError, with the part, for anything else."""
+    """`web=0.6,books=0.4` as numbers. UserError, with the part, for anything else and for a name given twice."""
     found: dict[str, float] = {}
     for part in filter(None, map(str.strip, given.split(","))):
-        name, equals, value = part.partition("=")
-        try:
-            number = float(value)
-            if not (equals and isfinite(number)):
-                raise ValueError
-            found[name.strip()] = number
-        except ValueError:
-            raise UserError(f"{part!r} is no NAME=NUMBER", where=option, mend="such as web=0.6,books=0.4") from None
+        name, _, value = map(str.strip, part.partition("="))
+        number = _number(value)
+        if not name or number is None:
+            raise UserError(f"{part!r} is no NAME=NUMBER", where=option, mend="such as web=0.6,books=0.4")
+        if name in found:
+            raise UserError(f"{name} is given twice, the second time in {part!r}", where=option, mend="give it once")
+        found[name] = number
     return found
 
 
 def _repeats(given: str) -> dict[str, float]:
-    return {"": float(given)} if given.replace(".", "", 1).isdigit() else _shares(given, "--max-repeats")
+    """`4` as the cap of all domains, `books=4,web=1` as caps of some. UserError as `_shares`."""
+    if "=" in given or not given.strip():
+        return _shares(given, "--max-repeats")
+    number = _number(given)
+    if number is None:
+        raise UserError(f"{given!r} is no number", where="--max-repeats", mend="such as 4, or books=4,web=1")
+    return {"": number}
+
+
+def _number(given: str) -> float | None:
+    """A finite number; None for anything else."""
+    try:
+        number = float(given)
+    except ValueError:
+        return None
+    return number if isfinite(number) else None
 
 
 def export(

@@ -45,7 +45,7 @@ def register(app: typer.Typer) -> None:
 
 def _files(target: Path, workspace: Path | None, set_: list[str] | None) -> Path | None:
     """The target, if it is what a verb on files wrote."""
-    from headwater.curate.removals import is_file_result
+    from headwater.curate.results import is_file_result
 
     if is_recipe(target) or not is_file_result(target):
         return None
@@ -166,7 +166,7 @@ def undo(
 
 def _undo_files(rule: str, folder: Path, out: Path, json_: bool, quiet: bool) -> None:
     from headwater.curate.files_again import curation_shape, undo_files
-    from headwater.curate.removals import file_report
+    from headwater.curate.results import file_report
 
     before = curation_shape(file_report(folder))["out"]["documents"]
     made = undo_files(folder, rule, out, reporter=make_reporter(quiet=quiet))
@@ -246,8 +246,8 @@ def report(
     from headwater.curate.audit import some_of_each_rule
     from headwater.curate.decisions import CANARIES
     from headwater.curate.files_again import curation_shape
-    from headwater.curate.removals import file_report
     from headwater.curate.report_page import report_page
+    from headwater.curate.results import file_report
     from headwater.pipeline.corpus import tokens_of
 
     if (folder := _files(target, workspace, set_)) is not None:

@@ -51,6 +51,7 @@ Inputs = Annotated[
 Out = Annotated[
     Path | None, typer.Option("--out", "-o", help="Folder for kept, removed and report.", show_default=False)
 ]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite another result in --out.")]
 TextField = Annotated[str, typer.Option(help="Field of a row that holds the text.")]
 IdField = Annotated[str, typer.Option(help="Field with a row's own id.")]
 FoldTraditional = Annotated[
@@ -77,6 +78,7 @@ def dedup(
     id_field: IdField = "id",
     domain_field: Annotated[str, typer.Option(help="Field with a row's domain.")] = "domain",
     workers: Annotated[int, typer.Option(help="Threads.")] = 1,
+    force: Force = False,
     json_: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,
@@ -93,7 +95,9 @@ def dedup(
         passage_units=passage_units, fold_traditional=fold_traditional, text_field=text_field, id_field=id_field,
         domain_field=domain_field, workers=workers,
     )  # fmt: skip
-    report = dedup_files(inputs, folder, against=against or [], settings=settings, reporter=make_reporter(quiet=quiet))
+    report = dedup_files(
+        inputs, folder, against=against or [], settings=settings, reporter=make_reporter(quiet=quiet), overwrite=force
+    )
     rules = [(rule, counts["documents"]) for rule, counts in report["removed_by_rule"].items()]
     _require_rows(folder, report)
     finish({"out": str(folder), **report}, _lines(folder, report, rules), as_json=json_)
@@ -115,6 +119,7 @@ def decontaminate(
     fold_traditional: FoldTraditional = False,
     text_field: TextField = "text",
     id_field: IdField = "id",
+    force: Force = False,
     json_: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,
@@ -130,8 +135,9 @@ def decontaminate(
         width=width, threshold=threshold, shortest=min(8, width), fields=tuple(field or ()),
         fold_traditional=fold_traditional, text_field=text_field, id_field=id_field,
     )  # fmt: skip
-    reporter = make_reporter(quiet=quiet)
-    report = decontaminate_files(inputs, folder, benchmarks=benchmark, settings=settings, reporter=reporter)
+    report = decontaminate_files(
+        inputs, folder, benchmarks=benchmark, settings=settings, reporter=make_reporter(quiet=quiet), overwrite=force
+    )
     _require_rows(folder, report)
     finish(
         {"out": str(folder), **report}, _lines(folder, report, report["removed_by_benchmark"].items()), as_json=json_

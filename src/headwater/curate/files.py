@@ -23,10 +23,10 @@ import zstandard
 from headwater.core.artifacts import ArtifactStore, ArtifactWriter, fingerprint
 from headwater.core.config import identity
 from headwater.core.documents import read_documents
-from headwater.core.errors import InputError, UserError
+from headwater.core.errors import InputError
 from headwater.core.executor import Executor, InlineExecutor
-from headwater.core.files import TEMP_PREFIX, atomic_write, disk_errors, fsync_dir, fsync_file, temp_path
-from headwater.core.jsonl import parse_json, plain_json, pretty_json
+from headwater.core.files import TEMP_PREFIX, disk_errors, fsync_dir, fsync_file, temp_path
+from headwater.core.jsonl import plain_json
 from headwater.core.progress import SILENT, Reporter
 from headwater.core.shards import ShardFolder
 from headwater.core.stage import StageContext
@@ -35,13 +35,14 @@ from headwater.curate.collect import QUARANTINE
 from headwater.curate.config import CollectConfig, CurateConfig, SourceConfig, SplitConfig
 from headwater.curate.consolidate import removed_rows, row_cuts, without
 from headwater.curate.decisions import decide_corpus
+from headwater.curate.dedup.rows import KEPT, REMOVED, REPORT
 from headwater.curate.identity import curate_digests, raw_inputs
 from headwater.curate.report import curation_report
-from headwater.curate.stage import REPORT, collect_into, in_order
+from headwater.curate.results import finished, write_report
+from headwater.curate.stage import collect_into, in_order
 from headwater.curate.texts import ChangedTexts
 
-KEPT, REMOVED = "kept.jsonl.zst", "removed.jsonl.zst"
-VERSION = 2
+VERSION = 3
 EVIDENCE = ("action", "rule", "version", "score", "spans", "spans_total", "detail")
 _WORK, _STAGE = ".work", "curate-files"
 
@@ -80,19 +81,18 @@ def curate_files(
     the others, and `document` and `kept_document`, which are ids that no two documents share. `config.split` and
     `config.shard_bytes` play no part.
 
-    Raises InputError for inputs that are not there, UserError if `out` holds another result and not `overwrite`.
+    Raises InputError for inputs that are not there; without `overwrite` UserError if `out` holds another result, and
+    InputError if the one of the same call is damaged.
     """
     config, options = config or CurateConfig(), options or FileOptions()
     config = config.model_copy(update={"split": SplitConfig(validation=0.0)})
     collect = _collect_config(inputs, options)
-    raw = raw_inputs(collect)
+    raw, named = raw_inputs(collect), curate_digests(config)
     key = fingerprint(
-        _STAGE,
-        VERSION,
-        [identity(collect), identity(config), options.rewrite_text],
-        {"raw": raw, **curate_digests(config)},
+        _STAGE, VERSION, [identity(collect), identity(config), options.rewrite_text], {"raw": raw, **named}
     )
-    if (report := _finished(out, key, overwrite)) is not None:
+    begun = (out / _WORK / _STAGE / f"{key}.partial").exists()  # killed, perhaps between one result and the next
+    if (report := finished(out, key, overwrite=overwrite, begun=begun)) is not None:
         return report
     with disk_errors(out):
         out.mkdir(parents=True, exist_ok=True)
@@ -100,14 +100,15 @@ def curate_files(
     store = ArtifactStore(work)
     with store.writer(_STAGE, key, version=VERSION, identity={}, inputs={}) as writer:
         context = StageContext(work, executor or InlineExecutor(), reporter)
-        report = {"verb": "curate", "fingerprint": key, **_run(writer, collect, config, options, out, context)}
+        report = {"verb": "curate", **_run(writer, collect, config, options, out, context)}
         report["made_from"] = {
             "raw": raw,
+            "named": named,
             "collect": plain_json(collect.model_dump(mode="json")),
             "curate": plain_json(config.model_dump(mode="json")),
             "options": asdict(options),
         }
-        atomic_write(out / REPORT, pretty_json(report))
+        report = write_report(out, key, report)
         shutil.rmtree(writer.dir)
     if not store.partial(_STAGE):
         shutil.rmtree(work)
@@ -133,26 +134,6 @@ def _collect_config(inputs: Sequence[Path], options: FileOptions) -> CollectConf
         keep_rows=True,
     )
     return CollectConfig(root=str(root), sources=(source,))
-
-
-def _finished(out: Path, key: str, overwrite: bool) -> dict[str, Any] | None:
-    """The report of a finished run over the same input in the same way."""
-    found = [name for name in (KEPT, REMOVED, REPORT) if (out / name).exists()]
-    if len(found) == 3:
-        try:
-            report: dict[str, Any] = parse_json((out / REPORT).read_bytes())
-        except (OSError, ValueError):
-            report = {}
-        if isinstance(report, dict) and report.get("fingerprint") == key:
-            return report
-    started = (out / _WORK / _STAGE / f"{key}.partial").exists()  # killed, perhaps between one result and the next
-    if found and not overwrite and not started:
-        raise UserError(
-            f"the folder holds another result ({', '.join(found)})",
-            where=str(out),
-            mend="choose another --out, or overwrite it with --force",
-        )
-    return None
 
 
 def _run(

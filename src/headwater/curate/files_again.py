@@ -10,14 +10,15 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from headwater.core.errors import InputError, UserError
+from headwater.core.errors import UserError
 from headwater.core.executor import Executor
 from headwater.core.progress import SILENT, Reporter
 from headwater.curate.config import CollectConfig, CurateConfig
 from headwater.curate.dedup.files import dedup_files
 from headwater.curate.dedup.settings import DedupSettings
 from headwater.curate.files import FileOptions, curate_files
-from headwater.curate.removals import file_report, require_same_inputs
+from headwater.curate.removals import require_same_inputs
+from headwater.curate.results import file_report
 from headwater.curate.undo import check_rules
 
 _METHODS = {"ngram-document": "ngram", "ngram-passage": "ngram", "ngram-repeat": "ngram"}
@@ -30,7 +31,7 @@ def undo_files(
     it. Returns the new report.
 
     Raises UserError for a rule that was not asked, or without which nothing is left to do; InputError for a folder no
-    verb wrote, or whose inputs are gone or, where the report says what they were, have changed.
+    verb wrote, or whose inputs are gone or have changed.
     """
     report = file_report(folder)
     if out.resolve() == folder.resolve():
@@ -38,7 +39,7 @@ def undo_files(
     if report["verb"] == "curate":
         return _curated(folder, report, rule, out, executor, reporter)
     if report["verb"] == "dedup":
-        return _deduplicated(report, rule.removeprefix("dedup."), out, reporter)
+        return _deduplicated(folder, report, rule.removeprefix("dedup."), out, reporter)
     raise UserError(
         f"{report['verb']} has one rule only", where=str(folder), mend="its inputs are the result without that rule"
     )
@@ -52,13 +53,13 @@ def _curated(
     check_rules(config, [rule])
     config = config.model_copy(update={"undo": tuple(dict.fromkeys([*config.undo, rule]))})
     collect = CollectConfig.model_validate(made_from["collect"])
-    require_same_inputs(folder, report, collect)
+    require_same_inputs(folder, report)
     inputs = [collect.folder / path for path in collect.sources[0].paths]
     options = FileOptions(**made_from["options"])
     return curate_files(inputs, out, config, options=options, executor=executor, reporter=reporter)
 
 
-def _deduplicated(report: Mapping[str, Any], rule: str, out: Path, reporter: Reporter) -> dict[str, Any]:
+def _deduplicated(folder: Path, report: Mapping[str, Any], rule: str, out: Path, reporter: Reporter) -> dict[str, Any]:
     said = report["settings"]
     method = _METHODS.get(rule, rule)
     if method not in said["methods"]:
@@ -66,9 +67,7 @@ def _deduplicated(report: Mapping[str, Any], rule: str, out: Path, reporter: Rep
     methods = tuple(name for name in said["methods"] if name != method)
     if not methods:
         raise UserError(f"{rule} was all that was asked", where="RULE", mend="the inputs are the result without it")
-    for path in (*report["inputs"], *report["against"]):
-        if not Path(path).is_file():
-            raise InputError("this input is no longer there", where=path, mend="run it where the verb was run")
+    require_same_inputs(folder, report)
     known = {field.name for field in fields(DedupSettings)}
     settings = DedupSettings(**{name: value for name, value in said.items() if name in known})
     settings = replace(settings, methods=methods)

@@ -18,14 +18,14 @@ import pyarrow.parquet as pq
 
 from headwater.core.artifacts import Artifact, ArtifactStore
 from headwater.core.errors import InputError, UserError
-from headwater.core.jsonl import parse_json
 from headwater.core.shards import MANIFEST
 from headwater.curate.attributes import read_rows
 from headwater.curate.collect import read_documents_again
 from headwater.curate.config import CollectConfig, CurateConfig
-from headwater.curate.dedup.rows import KEPT, MOST_LINE_BYTES, REMOVED, REPORT, Fields, RowSource
-from headwater.curate.identity import raw_inputs
+from headwater.curate.dedup.rows import MOST_LINE_BYTES, REMOVED, Fields, RowSource
+from headwater.curate.identity import curate_digests, raw_inputs
 from headwater.curate.lines import split_lines
+from headwater.curate.results import contents, file_report, is_file_result, neither
 from headwater.curate.streams import RawStream
 
 CORPUS_REMOVED = "removed.parquet"
@@ -69,11 +69,6 @@ def removals_in(folder: Path) -> Removals:
     return file_removals(folder) if is_file_result(folder) else CorpusRemovals(corpus_of(folder))
 
 
-def is_file_result(folder: Path) -> bool:
-    """Whether a folder looks like what a verb on files wrote; an artifact has a report too, and a manifest."""
-    return (folder / REPORT).is_file() and not (folder / MANIFEST).exists()
-
-
 class CorpusRemovals:
     """Of a finished curate stage, whose documents lie in the same workspace."""
 
@@ -105,19 +100,11 @@ class CorpusRemovals:
 def corpus_of(folder: Path) -> Artifact:
     """The corpus in a folder. Raises InputError if it is none."""
     if not (folder / MANIFEST).exists():
-        raise _neither(folder)
+        raise neither(folder)
     artifact = Artifact.open(folder)
     if artifact.stage != "curate":
         raise InputError(f"this is the result of {artifact.stage}", where=str(folder), mend="give a curated corpus")
     return artifact
-
-
-def _neither(folder: Path) -> InputError:
-    return InputError(
-        "this is neither a corpus nor what a verb on files wrote",
-        where=str(folder),
-        mend=f"give a recipe, WORKSPACE/curate/..., or a folder with {KEPT}, {REMOVED} and {REPORT}",
-    )
 
 
 def documents_of(artifact: Artifact) -> Artifact:
@@ -133,24 +120,31 @@ def documents_of(artifact: Artifact) -> Artifact:
     return collected
 
 
-def file_report(folder: Path) -> dict[str, Any]:
-    """The report of a verb on files. Raises InputError if the folder has none that can be read."""
-    try:
-        report: dict[str, Any] = parse_json((folder / REPORT).read_bytes())
-        if (folder / KEPT).is_file() and (folder / REMOVED).is_file() and report["verb"]:
-            return report
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
-    raise _neither(folder)
-
-
-def require_same_inputs(folder: Path, report: Mapping[str, Any], collect: CollectConfig) -> None:
-    """Raises InputError if the files that `headwater curate` made a result from have changed since."""
-    if raw_inputs(collect) != report["made_from"]["raw"]:
+def require_same_inputs(folder: Path, report: Mapping[str, Any]) -> None:
+    """Raises InputError if the files that a verb made a result from are gone or have changed since."""
+    if "made_from" in report:
+        made_from = report["made_from"]
+        collect = CollectConfig.model_validate(made_from["collect"])
+        config = CurateConfig.model_validate(made_from["curate"])
+        for path in collect.sources[0].paths:
+            _require_there(collect.folder / path)
+        same = made_from["raw"] == raw_inputs(collect) and made_from["named"] == curate_digests(config)
+    else:
+        for name in report["contents"]:
+            _require_there(Path(name))
+        same = report["contents"] == contents(report["contents"])
+    if not same:
         raise InputError(
             "the inputs are others now than those this was made from",
             where=str(folder),
             mend="run the verb again, with --force or into another folder",
+        )
+
+
+def _require_there(path: Path) -> None:
+    if not path.exists():
+        raise InputError(
+            "this input is no longer there", where=str(path), mend="relative paths start where the verb was run"
         )
 
 
@@ -204,7 +198,7 @@ class _CuratedFiles(_Files):
             yield {**row, "id": row["document"], "kept_id": row["kept_document"]}
 
     def documents(self, wanted: set[str]) -> dict[str, Document]:
-        require_same_inputs(self.folder, self.report, self.collect)
+        require_same_inputs(self.folder, self.report)
         found: dict[str, Document] = {}
         for document in read_documents_again(self.collect):
             if document.id in wanted:
@@ -241,13 +235,9 @@ class _ComparedFiles(_Files):
             yield {**row, "id": _key(row["file"], row["line"], row["id"]), "kept_id": kept, "rule": rule}
 
     def documents(self, wanted: set[str]) -> dict[str, Document]:
+        require_same_inputs(self.folder, self.report)
         found: dict[str, Document] = {}
-        files = [*self.report["inputs"], *self.report.get("against", ())]
-        for name in files:
-            if not Path(name).is_file():
-                raise InputError(
-                    "this input is no longer there", where=name, mend="relative paths start where the verb was run"
-                )
+        for name in (*self.report["inputs"], *self.report.get("against", ())):
             for row in RowSource(Path(name), self.fields).rows():
                 if (key := _key(name, row.line, row.id)) in wanted:
                     text = row.text.decode("utf-8", "surrogatepass")
@@ -263,5 +253,5 @@ class _ComparedFiles(_Files):
 
 
 def _key(file: str, line: int, name: str) -> str:
-    """A row's key holds its id too: a file that has changed has no such row."""
+    """A row's key, with its id to be read."""
     return f"{file}:{line}:{name}"

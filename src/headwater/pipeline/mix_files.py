@@ -12,6 +12,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -19,31 +20,31 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from headwater.core.errors import InputError, RecipeError
-from headwater.core.files import atomic_write
-from headwater.core.jsonl import pretty_json
+from headwater.core.artifacts import fingerprint
+from headwater.core.errors import InputError, RecipeError, UserError
 from headwater.core.progress import SILENT, Reporter
 from headwater.core.units import count_units
 from headwater.curate.dedup.files import refuse_overwriting
 from headwater.curate.dedup.rows import (
     KEPT,
-    QUARANTINE,
     REMOVED,
-    REPORT,
+    BadRow,
     Fields,
     Row,
     RowSource,
     RowWriter,
     find_files,
-    quarantine_bytes,
 )
-from headwater.curate.dedup.workplace import workplace
+from headwater.curate.dedup.workplace import begun, workplace
+from headwater.curate.results import commit, contents, finished, write_report
 from headwater.dataset.mix_config import MixingConfig
 from headwater.dataset.mix_plan import MixPlan, Stretch, language_targets, plan_mixture
 from headwater.tokenizer import Tokenizer
 
 RULE, VERSION = "mix.quota", 1
 _ROUNDS = 200
+_NEAR = 0.005
+"""How far a share may be from what is wanted before it counts as missed."""
 _BATCH = 512
 
 
@@ -63,6 +64,29 @@ class MixOptions:
     text_field: str = "text"
     id_field: str = "id"
     domain_field: str = "domain"
+
+    def __post_init__(self) -> None:
+        for name in ("weights", "max_repeats", "languages"):
+            for key, value in getattr(self, name).items():
+                least = "above 0" if name == "max_repeats" else "0 or more"
+                good = 0 < value < inf if name == "max_repeats" else 0 <= value < inf  # nan is neither
+                whose = f" of {key}" if key else ""
+                _check(good, f"{name}{whose} is {value:g}", name, f"give a number, {least}")
+        for name in ("weights", "languages"):
+            shares = getattr(self, name)
+            _check(not shares or any(shares.values()), f"{name} are all 0", name, "give one of them a share")
+        _check(self.total >= 0, f"total is {self.total}", "total", "give 0 or more")
+        heat = self.language_temperature
+        _check(heat is None or 0 < heat < inf, f"language_temperature is {heat}", "language_temperature", "above 0")
+        _check(
+            heat is None or not self.languages, "languages and language_temperature are given", "languages", "give one"
+        )
+        _check(self.fill or not self.priority, "priority says who fills a shortfall", "priority", "give fill, too")
+
+
+def _check(good: bool, what: str, where: str, mend: str) -> None:
+    if not good:
+        raise UserError(what, where=where, mend=mend)
 
 
 @dataclass
@@ -87,32 +111,39 @@ def mix_files(
     tokenizer: Tokenizer | None = None,
     plan_only: bool = False,
     reporter: Reporter = SILENT,
+    overwrite: bool = False,
 ) -> dict[str, Any]:
-    """Plan, say the plan, and mix; returns what `report.json` holds. With `plan_only` nothing is written.
+    """Plan, say the plan, and mix; returns what `report.json` holds. With `plan_only` nothing is written; what was done
+    before is not done again.
 
     Raises InputError for inputs that cannot be read or hold no row, RecipeError with the numbers for shares that cannot
-    be had.
+    be had, UserError for an `out` with another result, without `overwrite`.
     """
     files = find_files(list(inputs))
     refuse_overwriting(files, out)
+    made_from = contents(files)
+    said = {"options": asdict(options), "inputs": [str(path) for path in files]}
+    vocabulary = {} if tokenizer is None else {"tokenizer": tokenizer.sha256}
+    key = fingerprint("mix", VERSION, said, {**made_from, **vocabulary})
+    if not plan_only and (report := finished(out, key, overwrite=overwrite, begun=begun(out, key))) is not None:
+        return report
     fields = Fields(options.text_field, options.id_field, options.domain_field)
     sources = [RowSource(path, fields) for path in files]
     rows = _read(sources, options.seed, tokenizer, reporter)
     if not len(rows.cell):
         raise InputError("the inputs have no row with text", where=", ".join(map(str, inputs)))
-    plan, config = _plan(rows.sizes(), options)
     unit = "units" if tokenizer is None else "tokens"
+    plan, config = _plan(rows.sizes(), options, unit)
     for line in plan.lines(unit):
         reporter.info(line)
     copies = _copies(rows, plan)
-    report = _report(rows, plan, copies, sources, options, config, unit)
-    if not plan_only:
-        with workplace(out) as place:
-            _write(out, place, sources, copies)
-            atomic_write(out / REPORT, pretty_json(report))
-            if bad := [row for source in sources for row in source.bad]:
-                atomic_write(out / QUARANTINE, quarantine_bytes(bad))
-    return report
+    report = {"verb": "mix", "version": VERSION, "unit": unit, **said, "contents": made_from}
+    report |= _report(rows, plan, copies, sources, config)
+    if plan_only:
+        return report
+    with workplace(out, key) as place:
+        _write(out, place, sources, copies, [row for source in sources for row in source.bad])
+        return write_report(out, key, report)
 
 
 def _read(sources: Sequence[RowSource], seed: int, tokenizer: Tokenizer | None, reporter: Reporter) -> _Rows:
@@ -147,10 +178,12 @@ def _batches(rows: Iterator[Row]) -> Iterator[list[Row]]:
 
 
 def _name(cell: tuple[str, str]) -> str:
-    return f"{cell[0]}/{cell[1]}" if cell[1] else cell[0]
+    """DOMAIN/LANGUAGE, or DOMAIN; a slash within either is written %2F, so that no two cells have one name."""
+    domain, lang = (part.replace("%", "%25").replace("/", "%2F") for part in cell)
+    return f"{domain}/{lang}" if lang else domain
 
 
-def _plan(sizes: dict[tuple[str, str], int], options: MixOptions) -> tuple[MixPlan, MixingConfig]:
+def _plan(sizes: dict[tuple[str, str], int], options: MixOptions, unit: str) -> tuple[MixPlan, MixingConfig]:
     """Cells as the planner's domains; their caps and priorities are those of their domain."""
     domains: dict[str, dict[str, int]] = {}
     for (domain, lang), amount in sizes.items():
@@ -161,9 +194,16 @@ def _plan(sizes: dict[tuple[str, str], int], options: MixOptions) -> tuple[MixPl
             f"there is no domain {missing[0]!r} in the inputs", where="mix",
             mend="the domains are " + ", ".join(sorted(domains)),
         )  # fmt: skip
+    if missing := sorted(set(options.languages) - {lang for _, lang in sizes}):
+        raise RecipeError(
+            f"there is no text in language {missing[0]!r} in the inputs", where="mix",
+            mend="the languages are " + ", ".join(sorted({lang or "(none)" for _, lang in sizes})),
+        )  # fmt: skip
     asked = MixingConfig(languages=options.languages, language_temperature=options.language_temperature)
-    weights = options.weights or {name: float(sum(languages.values())) for name, languages in domains.items()}
-    cells = _fit(sizes, weights, language_targets(domains, asked))
+    target = language_targets(domains, asked)
+    fitted = _fit(sizes, options.weights, target)
+    _check_fit(fitted, options, target)
+    cells = {_name(cell): share for cell, share in fitted.items() if share > 0}
     other = options.max_repeats.get("", 1.0)
     caps = {_name(cell): options.max_repeats.get(cell[0], other) for cell in sizes}
     config = MixingConfig(
@@ -174,24 +214,56 @@ def _plan(sizes: dict[tuple[str, str], int], options: MixOptions) -> tuple[MixPl
     amounts = {_name(cell): amount for cell, amount in sizes.items()}
     total = options.total or int(min(caps[name] * amounts[name] / weight for name, weight in cells.items()))
     by_cell = {_name(cell): {cell[1]: amount} for cell, amount in sizes.items()}
-    (plan,) = plan_mixture(by_cell, [Stretch(total, 1, cells)], config)
+    try:
+        (plan,) = plan_mixture(by_cell, [Stretch(total, 1, cells)], config, unit=unit)
+    except RecipeError as error:  # its advice is for a run
+        mend = "lower --total or their --weights, raise --max-repeats, add text, or let others give with --fill"
+        raise RecipeError(error.what, where="mix", mend=mend) from error
     return plan, config
 
 
-def _fit(sizes: dict[tuple[str, str], int], weights: dict[str, float], target: dict[str, float]) -> dict[str, float]:
+def _fit(
+    sizes: dict[tuple[str, str], int], weights: dict[str, float], target: dict[str, float]
+) -> dict[tuple[str, str], float]:
     """Shares of cells with the domains' weights and the languages' shares as sums: iterative proportional fitting from
-    what there is, domains last, so that they hold exactly."""
+    what there is, domains last. Without weights the languages alone count, without both what there is."""
     total = sum(weights.values())
-    if not (0 < total < float("inf") and min(weights.values()) >= 0):  # nan fails both
-        raise RecipeError(f"cannot mix with the weights {weights}", where="mix", mend="give positive weights")
-    cells = {cell: float(size) for cell, size in sizes.items() if size and weights.get(cell[0], 0) > 0}
-    for _ in range(_ROUNDS if target else 1):
+    cells = {cell: float(size) for cell, size in sizes.items() if size and (not weights or weights.get(cell[0], 0) > 0)}
+    for _ in range(_ROUNDS if target and weights else 1):
         if target:
-            sums = {lang: sum(v for cell, v in cells.items() if cell[1] == lang) for lang in target}
-            cells = {c: v * target.get(c[1], 0.0) / sums[c[1]] if target.get(c[1]) else 0.0 for c, v in cells.items()}
-        sums = {name: sum(v for cell, v in cells.items() if cell[0] == name) for name in weights}
-        cells = {c: v * weights[c[0]] / total / sums[c[0]] if sums[c[0]] else 0.0 for c, v in cells.items()}
-    return {_name(cell): value for cell, value in cells.items() if value > 0}
+            sums = _sums(cells, 1)
+            cells = {cell: value * target.get(cell[1], 0.0) / (sums[cell[1]] or 1) for cell, value in cells.items()}
+        if weights:
+            sums = _sums(cells, 0)
+            cells = {cell: value * weights[cell[0]] / total / (sums[cell[0]] or 1) for cell, value in cells.items()}
+    whole = sum(cells.values()) or 1
+    return {cell: value / whole for cell, value in cells.items()}
+
+
+def _sums(cells: dict[tuple[str, str], float], part: int) -> dict[str, float]:
+    """Sums of cells by domain (0) or language (1)."""
+    sums: dict[str, float] = {}
+    for cell, value in cells.items():
+        sums[cell[part]] = sums.get(cell[part], 0.0) + value
+    return sums
+
+
+def _check_fit(cells: dict[tuple[str, str], float], options: MixOptions, target: dict[str, float]) -> None:
+    """Raises RecipeError for shares of domains and languages that cannot both be had, unless others may fill them."""
+    total = sum(options.weights.values()) or 1
+    wanted = ({name: weight / total for name, weight in options.weights.items()}, target)
+    off = [
+        f"{name or '(no language)'} would have {have:.1%} of the {share:.1%} wanted"
+        for part in (0, 1)
+        for name, share in wanted[part].items()
+        if abs((have := _sums(cells, part).get(name, 0.0)) - share) > _NEAR
+    ]
+    if not any(cells.values()) or (off and not options.fill):
+        raise RecipeError(
+            "the inputs cannot give these shares: " + ("; ".join(off) or "no row has anything in it"),
+            where="mix",
+            mend="change --weights or --languages, or take what comes nearest with --fill",
+        )
 
 
 def _copies(rows: _Rows, plan: MixPlan) -> NDArray[np.uint16]:
@@ -213,7 +285,9 @@ def _copies(rows: _Rows, plan: MixPlan) -> NDArray[np.uint16]:
     return copies
 
 
-def _write(out: Path, place: Path, sources: Sequence[RowSource], copies: NDArray[np.uint16]) -> None:
+def _write(
+    out: Path, place: Path, sources: Sequence[RowSource], copies: NDArray[np.uint16], bad: Sequence[BadRow]
+) -> None:
     with RowWriter(out / KEPT, place) as kept, RowWriter(out / REMOVED, place) as removed:
         for number in range(max(1, int(copies.max()))):
             row = 0
@@ -228,8 +302,7 @@ def _write(out: Path, place: Path, sources: Sequence[RowSource], copies: NDArray
                              "file": str(source.path), "line": item.line}
                         )  # fmt: skip
                     row += 1
-        kept.commit()
-        removed.commit()
+        commit(kept, removed, bad, out)
 
 
 def _report(
@@ -237,9 +310,7 @@ def _report(
     plan: MixPlan,
     copies: NDArray[np.uint16],
     sources: Sequence[RowSource],
-    options: MixOptions,
     config: MixingConfig,
-    unit: str,
 ) -> dict[str, Any]:
     cells = []
     for cell, number in sorted(rows.cells.items()):
@@ -261,11 +332,6 @@ def _report(
             }
         )
     return {
-        "verb": "mix",
-        "version": VERSION,
-        "unit": unit,
-        "options": asdict(options),
-        "inputs": [str(source.path) for source in sources],
         "rows": {
             "read": sum(source.read for source in sources),
             "unusable": sum(len(source.bad) for source in sources),

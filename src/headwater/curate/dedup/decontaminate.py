@@ -11,27 +11,24 @@ from typing import Any
 
 import numpy as np
 
+from headwater.core.artifacts import fingerprint
 from headwater.core.errors import InputError
-from headwater.core.files import atomic_write
-from headwater.core.jsonl import pretty_json
 from headwater.core.progress import SILENT, Reporter
 from headwater.curate.dedup.benchmark_files import benchmark_files, benchmark_rows
 from headwater.curate.dedup.benchmarks import BenchmarkIndex, Item, question_of, require_items
 from headwater.curate.dedup.files import BATCH_BYTES, BATCH_ROWS, LISTED_BAD, refuse_overwriting
 from headwater.curate.dedup.rows import (
     KEPT,
-    QUARANTINE,
     REMOVED,
-    REPORT,
     Fields,
     Row,
     RowSource,
     RowWriter,
     find_files,
-    quarantine_bytes,
 )
 from headwater.curate.dedup.settings import VERSION, DecontaminateSettings
-from headwater.curate.dedup.workplace import workplace
+from headwater.curate.dedup.workplace import begun, workplace
+from headwater.curate.results import commit, contents, finished, write_report
 
 LISTED_ITEMS = 32
 _ID_FIELDS = ("id", "task_id", "example_id", "question_id", "ind")
@@ -69,6 +66,7 @@ def decontaminate_files(
     benchmarks: Sequence[Path | str],
     settings: DecontaminateSettings | None = None,
     reporter: Reporter = SILENT,
+    overwrite: bool = False,
 ) -> dict[str, Any]:
     """Remove rows that hold questions of `benchmarks`; writes as `dedup_files` does and returns the report.
 
@@ -78,6 +76,11 @@ def decontaminate_files(
     files = find_files([Path(path) for path in inputs])
     asked = benchmark_files([Path(path) for path in benchmarks])
     refuse_overwriting([*files, *asked], out)
+    made_from = contents([*files, *asked])
+    said = {"settings": settings.to_json(), "inputs": [*map(str, files)], "benchmarks": [*map(str, asked)]}
+    key = fingerprint("decontaminate", VERSION, said, made_from)
+    if (report := finished(out, key, overwrite=overwrite, begun=begun(out, key))) is not None:
+        return report
     items, lacking = read_items(asked, settings)
     index = BenchmarkIndex(items, settings)
     require_items(index, [str(path) for path in asked])
@@ -86,7 +89,7 @@ def decontaminate_files(
     found: dict[str, int] = {}
     sources = [RowSource(path, Fields(settings.text_field, settings.id_field)) for path in files]
     with (
-        workplace(out) as place,
+        workplace(out, key) as place,
         RowWriter(out / KEPT, place) as kept,
         RowWriter(out / REMOVED, place) as removed,
     ):
@@ -112,9 +115,8 @@ def decontaminate_files(
         report = {
             "verb": "decontaminate",
             "version": VERSION,
-            "settings": settings.to_json(),
-            "inputs": [str(path) for path in files],
-            "benchmarks": [str(path) for path in asked],
+            **said,
+            "contents": made_from,
             "items": {
                 "indexed": len(index.items),
                 "too_short": len(index.too_short),
@@ -128,14 +130,8 @@ def decontaminate_files(
                 for row in bad[:LISTED_BAD]
             ],
         }
-        kept.commit()
-        removed.commit()
-    if bad:
-        atomic_write(out / QUARANTINE, quarantine_bytes(bad))
-    else:
-        (out / QUARANTINE).unlink(missing_ok=True)
-    atomic_write(out / REPORT, pretty_json(report))
-    return report
+        commit(kept, removed, bad, out)
+    return write_report(out, key, report)
 
 
 def _batches(source: RowSource) -> Iterator[list[Row]]:

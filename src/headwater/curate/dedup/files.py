@@ -17,9 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from headwater.core.artifacts import fingerprint
 from headwater.core.errors import InputError
-from headwater.core.files import atomic_write
-from headwater.core.jsonl import pretty_json
 from headwater.core.progress import SILENT, Bar, Reporter
 from headwater.curate.dedup.engine import Batch, Decisions, DocumentDedup, domain_class
 from headwater.curate.dedup.passages import PassageDedup, Passages
@@ -34,13 +33,13 @@ from headwater.curate.dedup.rows import (
     RowWriter,
     dump,
     find_files,
-    quarantine_bytes,
 )
 from headwater.curate.dedup.settings import VERSION, DedupSettings
 from headwater.curate.dedup.spool import Spool
 from headwater.curate.dedup.tokens import characters_before
-from headwater.curate.dedup.workplace import workplace
+from headwater.curate.dedup.workplace import begun, workplace
 from headwater.curate.readers.jsonl import parse_object
+from headwater.curate.results import commit, contents, finished, write_report
 
 BATCH_BYTES = 8 << 20
 BATCH_ROWS = 8192
@@ -73,19 +72,26 @@ def dedup_files(
     against: Sequence[Path | str] = (),
     settings: DedupSettings | None = None,
     reporter: Reporter = SILENT,
+    overwrite: bool = False,
 ) -> dict[str, Any]:
-    """Deduplicate rows of JSON Lines or Parquet files and folders; returns what `report.json` holds.
+    """Deduplicate rows of JSON Lines or Parquet files and folders; returns what `report.json` holds. What was done
+    before is not done again.
 
     Rows of `against` are compared with, and never removed. Raises InputError for paths that cannot be read and for an
-    `out` that is among the inputs, UserError for settings, DiskSpaceError when the disk is full. Temporary files of
-    about the size of the texts lie in `out` while it runs.
+    `out` that is among the inputs, UserError for settings and, without `overwrite`, for an `out` with another result,
+    DiskSpaceError when the disk is full. Temporary files of about the size of the texts lie in `out` while it runs.
     """
     settings, out = settings or DedupSettings(), Path(out)
     fields = Fields(settings.text_field, settings.id_field, settings.domain_field)
     files, others = find_files([Path(path) for path in inputs]), find_files([Path(path) for path in against])
     refuse_overwriting([*files, *others], out)
+    made_from = contents([*files, *others])
+    said = {"settings": settings.to_json(), "inputs": [*map(str, files)], "against": [*map(str, others)]}
+    key = fingerprint("dedup", VERSION, said, made_from)
+    if (report := finished(out, key, overwrite=overwrite, begun=begun(out, key))) is not None:
+        return report
     read = _Inputs([RowSource(path, fields) for path in files], [RowSource(path, fields) for path in others])
-    with workplace(out) as place, Spool(place) as spool:
+    with workplace(out, key) as place, Spool(place) as spool:
         engine = DocumentDedup(settings, place, spool, frozen_classes=1)
         try:
             with reporter.progress("read and hash", unit="rows") as bar:
@@ -93,7 +99,10 @@ def dedup_files(
             decisions, row_of = engine.decide()
             reporter.info(f"{decisions.removed.size:,} of {row_of.size:,} documents are duplicates")
             passages = _passages(settings, place, spool, decisions, row_of, read)
-            return _write(out, place, settings, read, spool, engine, decisions, passages, reporter)
+            report = _write(out, place, settings, read, spool, engine, decisions, passages, reporter)
+            return write_report(
+                out, key, {"verb": "dedup", "version": VERSION, **said, **report, "contents": made_from}
+            )
         finally:
             engine.close()
 
@@ -227,14 +236,8 @@ def _write(
                         kept.write(cuts.apply(row, data, settings.text_field) if cuts is not None else data)
                     row += 1
                     bar.advance(1)
-        report = _report(settings, read, spool, engine.units(), decisions, gone, rules, cuts)
-        kept.commit()
-        removed.commit()
-    if read.bad:
-        atomic_write(out / QUARANTINE, quarantine_bytes(read.bad))
-    else:
-        (out / QUARANTINE).unlink(missing_ok=True)
-    atomic_write(out / REPORT, pretty_json(report))
+        report = _report(read, spool, engine.units(), decisions, gone, rules, cuts)
+        commit(kept, removed, read.bad, out)
     return report
 
 
@@ -323,7 +326,6 @@ class _Cuts:
 
 
 def _report(
-    settings: DedupSettings,
     read: _Inputs,
     spool: Spool,
     units: NDArray[np.int32],
@@ -355,11 +357,6 @@ def _report(
     bad = read.bad
     cut_bytes = cuts.counts["cut_bytes"] if cuts is not None else 0
     return {
-        "verb": "dedup",
-        "version": VERSION,
-        "settings": settings.to_json(),
-        "inputs": [str(source.path) for source in read.sources],
-        "against": [str(source.path) for source in read.against],
         "rows": {
             "read": sum(source.read for source in read.sources),
             "unusable": sum(len(source.bad) for source in read.sources),

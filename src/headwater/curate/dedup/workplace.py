@@ -1,6 +1,6 @@
 """A folder for temporary files inside the output folder: gone at the end, and after a kill gone with the next run.
 
-with workplace(out) as place: ...
+with workplace(out, key) as place: ...
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import fcntl
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from headwater.core.errors import InputError
@@ -19,10 +19,19 @@ _PREFIX = f"{TEMP_PREFIX}dedup-"
 _OWNER = "owner"
 
 
+def begun(out: Path, key: str) -> bool:
+    """Whether a run of this fingerprint was killed in `out`."""
+    for owner in out.glob(f"{_PREFIX}*/{_OWNER}"):
+        with suppress(OSError):
+            if owner.read_text("utf-8") == key:
+                return True
+    return False
+
+
 @contextmanager
-def workplace(out: Path) -> Iterator[Path]:
-    """Makes `out` and yields a fresh folder in it. What a killed run left in `out` is removed: its owner file is no
-    longer locked. Raises InputError if `out` cannot be made or written."""
+def workplace(out: Path, key: str) -> Iterator[Path]:
+    """Makes `out` and yields a fresh folder in it for a run of fingerprint `key`. What a killed run left in `out` is
+    removed: its owner file is no longer locked. Raises InputError if `out` cannot be made or written."""
     try:
         with disk_errors(out):
             out.mkdir(parents=True, exist_ok=True)
@@ -32,8 +41,11 @@ def workplace(out: Path) -> Iterator[Path]:
             f"cannot write into this folder: {error.strerror}", where=str(out), mend="give another --out"
         ) from error
     try:
-        with open(place / _OWNER, "wb") as owner:
+        with open(place / _OWNER, "w", encoding="utf-8") as owner:
             fcntl.flock(owner, fcntl.LOCK_EX)
+            with disk_errors(out):
+                owner.write(key)
+                owner.flush()
             for other in out.glob(f"{_PREFIX}*"):
                 if other != place:
                     _remove_if_left(other)
