@@ -141,6 +141,21 @@ def test_macros_that_call_themselves_and_files_that_include_themselves_end() -> 
     assert latex_to_text({"main.tex": loop}).text.endswith("end")
 
 
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        (r"One \hskip 10pt plus 1fil two.", "One two."),
+        (r"\hoffset=-6.5cm\looseness = -3 \unitlength=.5\textwidth The text.", "The text."),
+        (r"A\kern-.5em B \raise 2pt\hbox{C} 10pt.", "AB C 10pt."),
+        (r"\put(95,0){seen} \line(1,0){20}\linethickness{0.4mm} here", "seen here"),
+        (r"\textit{x} = 3 and \textbf{10 cm} of 3pt", "x = 3 and 10 cm of 3pt"),
+        (r"\item 10 cm \LaTeX 10pt \ldots 3 mm", "- 10 cm LaTeX10pt …3 mm"),
+    ],
+)
+def test_lengths_that_are_layout_go_and_others_stay(source: str, text: str) -> None:
+    assert latex_to_text({"a.tex": f"\\documentclass{{x}}\\begin{{document}}{source}\\end{{document}}"}).text == text
+
+
 @given(st.text(st.sampled_from("\\{}[]$%&~ab \n'\"#1()"), max_size=60))
 def test_no_latex_is_too_broken_to_read(body: str) -> None:
     text = latex_to_text({"m.tex": f"\\documentclass{{a}}\n\\begin{{document}}{body}\\end{{document}}"}).text

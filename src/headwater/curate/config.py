@@ -27,7 +27,7 @@ Kind = Literal[
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _DOMAIN = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
 
-COLLECT_VERSION = 4
+COLLECT_VERSION = 5
 """Of reading: raised when the same files give other documents or other shards."""
 
 PII_KINDS = ("email", "ip", "phone", "id", "card")

@@ -15,7 +15,7 @@ from pathlib import PurePosixPath
 from headwater.curate.readers.latex_macros import argument, expand_macros, option
 from headwater.curate.readers.paired import replace_paired
 
-VERSION = "latex-1"
+VERSION = "latex-2"
 _DEEPEST_INPUT = 10
 
 _COMMENT = re.compile(r"(?<!\\)((?:\\\\)*)%[^\n]*(?:\n[ \t]*(?=\S)|(?=\n)|\Z)")
@@ -38,15 +38,15 @@ _DROPPED_COMMANDS = frozenset(
     ["cite", "citep", "citet", "citeauthor", "citeyear", "citealp", "citealt", "Cite", "Citet", "Citep",
      "parencite", "textcite", "footcite", "nocite", "autocite", "label", "ref", "eqref", "autoref", "cref",
      "Cref", "pageref", "nameref", "bibliography", "bibliographystyle", "addbibresource", "printbibliography",
-     "includegraphics", "vspace", "hspace", "vskip", "hskip", "usepackage", "documentclass", "documentstyle",
+     "includegraphics", "vspace", "hspace", "usepackage", "documentclass", "documentstyle",
      "pagestyle", "thispagestyle", "setlength", "addtolength", "setcounter", "addtocounter", "newtheorem",
      "theoremstyle", "thanks", "footnote", "footnotemark", "footnotetext", "index", "glossary", "affil",
      "affiliation", "address", "email", "institute", "author", "date", "maketitle", "tableofcontents",
      "listoffigures", "listoftables", "appendix", "newpage", "clearpage", "pagebreak", "noindent", "indent",
      "centering", "raggedright", "bigskip", "medskip", "smallskip", "hypersetup", "definecolor", "color",
      "graphicspath", "input", "include", "url", "orcid", "keywords", "ccsdesc", "authornote", "icmltitle",
-     "markboth", "IEEEpeerreviewmaketitle", "hfill", "vfill", "protect", "begingroup", "endgroup", "relax",
-     "par", "linebreak", "nolinebreak"]
+     "markboth", "IEEEpeerreviewmaketitle", "linethickness", "hfill", "vfill", "protect", "begingroup", "endgroup",
+     "relax", "par", "linebreak", "nolinebreak"]
 )  # fmt: skip
 _KEPT_WORDS = {"LaTeX": "LaTeX", "TeX": "TeX", "ldots": "…", "dots": "…", "textellipsis": "…", "S": "§", "P": "¶",
                "copyright": "©", "textregistered": "®", "texttrademark": "™", "pounds": "£", "ss": "ß", "o": "ø",
@@ -62,6 +62,14 @@ _ACCENT = re.compile(
     r"""|\\(['`^"~=.])(?:\{\s*(\\?[A-Za-z])\s*\}|(\\?[A-Za-z]))"""
 )
 _COMMAND = re.compile(r"\\([A-Za-z@]+)\*?|\\(.)", re.DOTALL)
+_LENGTH = r"[-+]?(?:\d[\d.]*|\.\d+) ?(?:true ?)?(?:pt|cm|mm|in|em|ex|pc|bp|sp|dd|cc|fil+)(?![A-Za-z])"
+_SKIP = re.compile(rf"\s{{0,9}}(?:{_LENGTH}(?: ?(?:plus|minus) ?{_LENGTH}){{0,2}})? ?")
+_SKIPS = frozenset(["hskip", "vskip", "hglue", "vglue", "kern", "raise", "lower", "moveleft", "moveright"])
+_ASSIGNED = re.compile(
+    rf"\s{{0,9}}=\s{{0,9}}(?:{_LENGTH}(?: ?(?:plus|minus) ?{_LENGTH}){{0,2}}|[-+]?\d+|[-+]?[\d.]*\\[A-Za-z@]+) ?"
+)
+"""What TeX's registers are set to, as in \\hoffset=-6.5cm, \\looseness=-3, \\parindent=0.5\\textwidth."""
+_PLACES = re.compile(r"(?:\s{0,9}\([-\d.,\s]{1,40}\)){0,2}")  # of \put, \multiput, \line, \vector
 _SPACES = re.compile(r"[ \t]{2,}|\t")
 _EMPTY_BRACKETS = re.compile(r" ?(?:\([ \n]{0,2}[,;]{0,9}[ \n]{0,2}\)|\[[ \n]{0,2}[,;]{0,9}[ \n]{0,2}\])")
 _HELD = re.compile("\ue000([0-9]+)\ue001")
@@ -244,14 +252,25 @@ def _commands(text: str) -> str:
             position += text[position : position + 1] == " "  # which ends the command's name, no more
         elif name in _DROPPED_COMMANDS or name == "title":
             position = _past_arguments(text, position)
-        else:  # \emph{x}, \textbf{x}, unknown: the text of the argument stays, options go
-            position = option(text, position)
+        elif name in _SKIPS:
+            position = _past(_SKIP, text, position)
+        elif name in ("put", "multiput", "line", "vector"):
+            position = _past(_PLACES, text, position)
+            if name in ("line", "vector"):
+                position = _past_arguments(text, position)
+        else:  # \emph{x}, \textbf{x}, unknown: the text of the argument stays, options and lengths go
+            position = option(text, _past(_ASSIGNED, text, position))
     kept.append(text[position:])
     return "".join(kept)
 
 
 def _line(text: str) -> str:
     return " ".join(_commands(text).split())
+
+
+def _past(pattern: re.Pattern[str], text: str, position: int) -> int:
+    found = pattern.match(text, position)
+    return found.end() if found else position
 
 
 def _past_arguments(text: str, position: int) -> int:
