@@ -148,7 +148,7 @@ def test_every_change_of_the_command_s_help_is_understood() -> None:
     assert figures["gpu"]["days_p50"]["ratio"] < 0.8
     assert figures["price"]["rented_dollars"]["ratio"] == pytest.approx(1.5)
     assert figures["mtbf"]["goodput"]["ratio"] < 1.0
-    with pytest.raises(InputError, match="nodes are left"):
+    with pytest.raises(InputError, match="leaves nothing"):
         what_if(plan, "nodes=-600")
     with pytest.raises(InputError, match="unknown change"):
         what_if(plan, "mood=better")

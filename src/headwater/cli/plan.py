@@ -117,7 +117,7 @@ def command(
         result["why"] = reasons
         pieces.append(why_text(reasons))
     if what_if:
-        result["what_if"] = ask(plan, what_if, dict(knobs))
+        result["what_if"] = ask(plan, what_if, knobs, only_runnable=not any_, keep_layout=as_is)
         pieces += [f"{entry['change']}\n{difference_text(entry)}" for entry in result["what_if"]]
     if found is not None:
         result["search"] = {"considered": found.considered, "fitting": found.fitting, "pareto": found.pareto}
@@ -233,8 +233,9 @@ def specifications(
     layout: Layout | None = None
     if is_recipe(path):
         model, work, named, layout, compiled = _from_recipe(path, overrides)
-        stack = stack or ("headwater-compiled" if compiled else "headwater")
-        cluster = cluster or named
+        own_stack = "headwater-compiled" if compiled else "headwater"
+        stack = own_stack if stack is None else stack
+        cluster = named if cluster is None else cluster
     else:
         if overrides:
             raise UserError("--set changes a recipe, and none is given", where="--set", mend="leave out --set")
@@ -256,7 +257,7 @@ def specifications(
     machines = parse_cluster(cluster)
     if work["precision"] == "auto":
         work["precision"] = machines.gpu.half
-    return model, TrainSpec(stack=stack or "headwater", **work), machines, layout
+    return model, TrainSpec(stack="headwater" if stack is None else stack, **work), machines, layout
 
 
 def _from_recipe(path: Path, overrides: Any) -> tuple[ModelSpec, dict[str, Any], str | None, Layout | None, bool]:

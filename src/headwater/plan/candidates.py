@@ -77,16 +77,16 @@ def _frozen(knobs: Mapping[str, Any]) -> dict[str, Any]:
     schedule = knobs.get("schedule")
     if schedule is not None and schedule not in SCHEDULE_NAMES:
         raise InputError(f"unknown schedule {schedule!r}", where="--fix", mend=f"one of {', '.join(SCHEDULE_NAMES)}")
+    for name in ("tp", "pp", "dp", "cp", "ep", "chunks", "micro_batch", "shard"):
+        if name in knobs and int(knobs[name]) < 1:
+            raise InputError(f"{name} is {knobs[name]}", where="--fix", mend="at least 1")
+    if "zero" in knobs and not 0 <= int(knobs["zero"]) <= 3:
+        raise InputError(f"zero is {knobs['zero']}", where="--fix", mend="a stage from 0 to 3")
     return dict(knobs)
 
 
 def _choose(knobs: Mapping[str, Any], name: str, options: Iterable[int]) -> list[int]:
-    if name in knobs:
-        value = int(knobs[name])
-        if value < 1:
-            raise InputError(f"{name} is {value}", where="--fix", mend="at least 1")
-        return [value]
-    return sorted(set(options))
+    return [int(knobs[name])] if name in knobs else sorted(set(options))
 
 
 def _stages(layers: int, pp: int) -> bool:
@@ -98,8 +98,9 @@ def _schedules(
     knobs: Mapping[str, Any], pp: int, layers: int, m: int, only_runnable: bool, compiled: bool = False
 ) -> list[tuple[Schedule, int]]:
     """Schedules and chunks for pp stages and m micro-batches."""
-    if pp == 1:
-        return [(Schedule.NONE, 1)]
+    if pp == 1:  # which is as 1f1b with one chunk
+        alone = knobs.get("schedule", "1f1b") == "1f1b" and int(knobs.get("chunks", 1)) == 1
+        return [(Schedule.NONE, 1)] if alone else []
     per_stage = layers // pp if layers % pp == 0 else (layers + 2) // pp if (layers + 2) % pp == 0 else 0
     names = [knobs["schedule"]] if "schedule" in knobs else ["1f1b", "interleaved_1f1b"] + ["zbv"] * (not compiled)
     if not only_runnable and "schedule" not in knobs:
@@ -224,9 +225,7 @@ def _shards(fixed: Mapping[str, Any], zero: int, dp: int, inner: int, per_node: 
     """Sizes of the group that shares state: all of dp, or (ZeRO-3) only the ranks of one node."""
     if "shard" in fixed:
         size = int(fixed["shard"])
-        if dp % size:
-            raise InputError(f"shard {size} does not divide dp {dp}", where="--fix", mend="a divisor of dp")
-        return [size]
+        return [size] if dp % size == 0 and (zero > 0 or size == 1) else []
     if zero == 0:
         return [1]
     node = per_node // inner if inner and per_node % inner == 0 else 0

@@ -19,13 +19,15 @@ from headwater.core.errors import InputError
 
 from .coefficients import Coefficients
 from .hardware import Accelerator, accelerator, from_mapping
-from .quantities import bandwidth, count, positive
+from .quantities import bandwidth, count, plain, positive
 from .stacks import raw as stacks_raw
 
 SHORT = re.compile(r"^\s*([A-Za-z0-9_.-]+):(\d+)(?:x(\d+))?\s*$")
 # GPU-hours between failures: Llama 3 50.7 thousand, Meta's research clusters 8.1 thousand, Epoch AI 50 thousand;
 # the default is the usual range and its middle.
 MTBF_HOURS = (20_000.0, 35_000.0, 50_000.0)
+MTBF_LIMITS = (1.0, 1e9)
+LARGEST_DOMAIN = 16_384  # a pod of TPU v5p has 8,960
 KEYS = (
     "name", "gpu", "gpus_per_node", "nodes", "nvlink_domain", "nic_per_node", "nic_per_gpu", "storage_bandwidth",
     "storage_node_bandwidth", "gpu_mtbf_hours", "restart_minutes", "price_per_gpu_hour", "pue", "host_watts_per_gpu",
@@ -61,8 +63,7 @@ class ClusterSpec:
 
     def with_nodes(self, nodes: int) -> ClusterSpec:
         """The same cluster with another number of nodes; InputError below one."""
-        if nodes < 1:
-            raise InputError(f"{nodes} nodes", where="cluster.nodes", mend="at least one node")
+        _checked_shape(self.gpus_per_node, nodes, "cluster.nodes")
         return replace(self, nodes=nodes)
 
     def describe(self) -> str:
@@ -102,7 +103,7 @@ def from_config(raw: Mapping[str, Any], where: str = "cluster") -> ClusterSpec:
         raise InputError(f"unknown field {unknown[0]!r}", where=where, mend=f"known: {', '.join(KEYS)}")
     missing = [key for key in ("gpu", "gpus_per_node", "nodes") if key not in raw]
     if missing:
-        raise InputError(f"{', '.join(missing)} not given", where=where)
+        raise InputError(f"{', '.join(missing)} not given", where=where, mend="a cluster has these three at least")
     gpu = raw["gpu"]
     part = from_mapping(str(gpu.get("name", "custom")), gpu) if isinstance(gpu, Mapping) else accelerator(str(gpu))
     per_node, nodes = count(raw["gpus_per_node"], f"{where}.gpus_per_node"), count(raw["nodes"], f"{where}.nodes")
@@ -120,14 +121,16 @@ def from_config(raw: Mapping[str, Any], where: str = "cluster") -> ClusterSpec:
     for key in ("storage_bandwidth", "storage_node_bandwidth"):
         if raw.get(key) is not None:
             known[key] = bandwidth(raw[key], f"{where}.{key}")
-    for key, limit in (
-        ("restart_minutes", 1e5),
-        ("price_per_gpu_hour", 1e4),
-        ("pue", 5.0),
-        ("host_watts_per_gpu", 1e4),
+    for key, least, limit in (
+        ("restart_minutes", 0.0, 1e5),
+        ("price_per_gpu_hour", 0.0, 1e4),
+        ("pue", 1.0, 5.0),
+        ("host_watts_per_gpu", 0.0, 1e4),
     ):
         if raw.get(key) is not None:
             known[key] = positive(raw[key], f"{where}.{key}", limit=limit)
+            if known[key] < least:
+                raise InputError(f"{raw[key]} is below {least:g}", where=f"{where}.{key}", mend=f"{least:g} or more")
     if raw.get("notes") is not None:
         known["notes"] = " ".join(str(raw["notes"]).split())
     if raw.get("calibration") is not None:
@@ -135,10 +138,15 @@ def from_config(raw: Mapping[str, Any], where: str = "cluster") -> ClusterSpec:
     if raw.get("gpu_mtbf_hours") is not None:
         known["gpu_mtbf_hours"] = _three(raw["gpu_mtbf_hours"], f"{where}.gpu_mtbf_hours")
     if raw.get("all_in") is not None:
-        low, high = raw["all_in"]
-        known["all_in"] = (positive(low, f"{where}.all_in"), positive(high, f"{where}.all_in"))
+        known["all_in"] = _two(raw["all_in"], f"{where}.all_in")
     if raw.get("nvlink_domain") is not None:
         known["domain"] = count(raw["nvlink_domain"], f"{where}.nvlink_domain")
+        if known["domain"] > LARGEST_DOMAIN:
+            raise InputError(
+                f"{known['domain']:,} GPUs that share fast links",
+                where=f"{where}.nvlink_domain",
+                mend=f"at most {LARGEST_DOMAIN:,}: 8 in most nodes, 72 for NVL72",
+            )
         if known["domain"] % per_node and per_node % known["domain"]:
             raise InputError(
                 f"an NVLink domain of {known['domain']} and nodes of {per_node} GPUs",
@@ -157,19 +165,36 @@ def _measured(values: Any, where: str) -> dict[str, float]:
             where=where,
             mend=f"known: {', '.join(sorted(names))}",
         )
-    return {str(name): float(value) for name, value in values.items()}
+    return {str(name): plain(value, f"{where}.{name}") for name, value in values.items()}
 
 
 def _three(value: Any, where: str) -> tuple[float, float, float]:
+    """GPU-hours between failures: low, middle and high, or the middle alone."""
     if isinstance(value, list):
         if len(value) != 3:
-            raise InputError(f"{value} is not low, middle, high", where=where)
+            raise InputError(f"{value} is not low, middle, high", where=where, mend="three numbers, or the middle one")
         low, mid, high = (positive(v, where) for v in value)
         if not low <= mid <= high:
-            raise InputError(f"{value} is not in rising order", where=where)
-        return low, mid, high
-    mid = positive(value, where)
-    return mid * 0.6, mid, mid * 1.5
+            raise InputError(f"{value} is not in rising order", where=where, mend="low, middle, high")
+    else:
+        mid = positive(value, where)
+        low, mid, high = mid * 0.6, mid, mid * 1.5
+    least, most = MTBF_LIMITS
+    if not least <= low <= high <= most:
+        raise InputError(
+            f"{value} GPU-hours between failures", where=where, mend=f"from {least:g} to {most:g} for one GPU"
+        )
+    return low, mid, high
+
+
+def _two(value: Any, where: str) -> tuple[float, float]:
+    """What the whole programme costs by what its GPUs cost: low and high."""
+    if not isinstance(value, list) or len(value) != 2:
+        raise InputError(f"{value!r} is not low and high", where=where, mend="for example [3, 5]")
+    low, high = (positive(v, where, limit=100.0) for v in value)
+    if not 1.0 <= low <= high:
+        raise InputError(f"{value} is not from 1 upwards in rising order", where=where, mend="for example [3, 5]")
+    return low, high
 
 
 def parse(text: str | Path) -> ClusterSpec:
@@ -188,7 +213,9 @@ def parse(text: str | Path) -> ClusterSpec:
     try:
         raw = yaml.safe_load(path.read_text(encoding="utf-8"))
     except yaml.YAMLError as error:
-        raise InputError(f"not YAML: {error}", where=str(path)) from error
+        raise InputError(f"not YAML: {error}", where=str(path), mend="write `field: value` lines") from error
     if not isinstance(raw, Mapping):
-        raise InputError("a cluster file is a mapping of fields", where=str(path))
+        raise InputError(
+            "a cluster file is a mapping of fields", where=str(path), mend="gpu, gpus_per_node, nodes, nic_per_node ..."
+        )
     return from_config(raw, str(path))

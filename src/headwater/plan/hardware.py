@@ -19,7 +19,11 @@ import yaml
 
 from headwater.core.errors import InputError
 
+from .quantities import count, positive
+
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4", "int8")
+REQUIRED = ("peak", "memory_gb", "memory_tbs", "intra_gbs")
+FIELDS = ("name", "names", "domain", "units", "gemm_ratio", "watts", "pcie_gbs", "price", "sources")
 
 
 @dataclass(frozen=True)
@@ -79,34 +83,42 @@ def _merge(raw: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 def from_mapping(name: str, entry: Mapping[str, Any]) -> Accelerator:
     """Build an accelerator from the fields of `hardware.yaml` (also used for a part given in a cluster file)."""
-    required = ("peak", "memory_gb", "memory_tbs", "intra_gbs")
-    missing = [key for key in required if key not in entry]
+    unknown = sorted(set(entry) - {*FIELDS, *REQUIRED})
+    if unknown:
+        known = ", ".join((*REQUIRED, *FIELDS))
+        raise InputError(f"unknown field {unknown[0]!r}", where=f"gpu {name}", mend=f"known: {known}")
+    missing = [key for key in REQUIRED if entry.get(key) is None]
     if missing:
         raise InputError(f"accelerator {name} lacks {', '.join(missing)}", where="gpu", mend="give all four fields")
-    for key in ("memory_gb", "memory_tbs", "intra_gbs"):
-        if not float(entry[key]) > 0:
-            raise InputError(f"{key} is {entry[key]}, not above zero", where=f"gpu {name}")
-    peak = {str(k): float(v) for k, v in entry["peak"].items()}
-    unknown = sorted(set(peak) - set(PRECISIONS))
-    if unknown or not peak or min(peak.values()) <= 0:
-        raise InputError(
-            f"peaks of {name} are {peak}", where="gpu.peak", mend=f"positive TFLOPS for some of {', '.join(PRECISIONS)}"
-        )
-    low, mid, high = (float(x) for x in entry.get("price", (1.0, 2.0, 4.0)))
+
+    def number(key: str, most: float, usual: float = 0.0) -> float:
+        return positive(entry.get(key, usual), f"gpu {name}: {key}", limit=most)
+
+    price = entry.get("price", (1.0, 2.0, 4.0))
+    if not isinstance(price, list | tuple) or len(price) != 3:
+        raise InputError(f"{price!r} is not low, middle, high", where=f"gpu {name}: price", mend="three numbers")
+    low, mid, high = (positive(value, f"gpu {name}: price", limit=1e4) for value in price)
     return Accelerator(
         name=name,
-        peak=peak,
-        memory_bytes=float(entry["memory_gb"]) * 2.0**30,  # vendors' GB are what nvidia-smi shows in GiB
-        memory_bandwidth=float(entry["memory_tbs"]) * 1e12,
-        intra_bandwidth=float(entry["intra_gbs"]) * 1e9,
-        domain=int(entry.get("domain", 8)),
-        units=int(entry.get("units", 108)),
-        gemm_ratio={str(k): float(v) for k, v in entry.get("gemm_ratio", {"bf16": 0.75}).items()},
-        watts=float(entry.get("watts", 500)),
-        pcie_bandwidth=float(entry.get("pcie_gbs", 25)) * 1e9,
+        peak=_by_precision(entry["peak"], f"gpu {name}: peak", 1e7),
+        memory_bytes=number("memory_gb", 1e6) * 2.0**30,  # vendors' GB are what nvidia-smi shows in GiB
+        memory_bandwidth=number("memory_tbs", 1e4) * 1e12,
+        intra_bandwidth=number("intra_gbs", 1e6) * 1e9,
+        domain=count(entry.get("domain", 8), f"gpu {name}: domain"),
+        units=count(entry.get("units", 108), f"gpu {name}: units"),
+        gemm_ratio=_by_precision(entry.get("gemm_ratio", {"bf16": 0.75}), f"gpu {name}: gemm_ratio", 1.0),
+        watts=number("watts", 1e6, 500.0),
+        pcie_bandwidth=number("pcie_gbs", 1e5, 25.0) * 1e9,
         price=(low, mid, high),
         sources=dict(entry.get("sources", {})),
     )
+
+
+def _by_precision(values: Any, where: str, most: float) -> dict[str, float]:
+    """A number above zero for each of some precisions."""
+    if not isinstance(values, Mapping) or not values or set(values) - set(PRECISIONS):
+        raise InputError(f"{values!r}", where=where, mend=f"a number for some of {', '.join(PRECISIONS)}")
+    return {str(key): positive(value, f"{where}.{key}", limit=most) for key, value in values.items()}
 
 
 @cache

@@ -17,26 +17,31 @@ _BINARY = {"ki": 2.0**10, "mi": 2.0**20, "gi": 2.0**30, "ti": 2.0**40, "pi": 2.0
 
 def _split(value: object, where: str) -> tuple[float, str]:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise InputError(f"{value!r} is not a quantity", where=where)
+        raise InputError(f"{value!r} is not a quantity", where=where, mend="write a number")
     match = _NUMBER.match(str(value))
     try:
         number = float(match.group(1).replace(",", "").replace("_", "")) if match else math.nan
     except ValueError:
         number = math.nan
     if match is None or not math.isfinite(number):
-        raise InputError(f"{value!r} is not a number with a unit", where=where)
+        raise InputError(f"{value!r} is not a number", where=where, mend="write digits, with a unit where one matters")
     return number, match.group(2)
+
+
+def plain(value: object, where: str) -> float:
+    """A finite number of any sign, without a unit."""
+    number, unit = _split(value, where)
+    if unit:
+        raise InputError(f"{value!r} has a unit", where=where, mend="write a plain number")
+    return number
 
 
 def positive(value: object, where: str, *, limit: float = math.inf) -> float:
     """A finite number above zero and at most `limit`; InputError says which."""
-    number, unit = _split(value, where)
-    if unit:
-        raise InputError(f"{value!r} has a unit, {where} is a plain number", where=where)
+    number = plain(value, where)
     if not 0 < number <= limit:
-        raise InputError(
-            f"{value!r} is not above zero{f' and at most {limit:g}' if limit < math.inf else ''}", where=where
-        )
+        wanted = f"above zero{f' and at most {limit:g}' if limit < math.inf else ''}"
+        raise InputError(f"{value!r} is not {wanted}", where=where, mend=f"a number {wanted}")
     return number
 
 
@@ -54,7 +59,9 @@ def bandwidth(value: object, where: str = "bandwidth") -> float:
         prefix = nbytes.group(1)
         rate = number * (_BINARY[prefix] if prefix in _BINARY else _PREFIX[prefix])
     if not 0 < rate < 1e17:
-        raise InputError(f"{value!r} is not a bandwidth a machine has", where=where)
+        raise InputError(
+            f"{value!r} is not a bandwidth a machine has", where=where, mend="above zero, for example 400Gbps or 50GB/s"
+        )
     return rate
 
 
@@ -67,7 +74,7 @@ def size(value: object, where: str = "size") -> float:
     prefix = match.group(1)
     total = number * (_BINARY[prefix] if prefix in _BINARY else _PREFIX[prefix])
     if not total > 0:
-        raise InputError(f"{value!r} is not above zero", where=where)
+        raise InputError(f"{value!r} is not above zero", where=where, mend="write 80GB, 80GiB or 2TB")
     return total
 
 
@@ -75,7 +82,7 @@ def count(value: object, where: str) -> int:
     """A whole number above zero; `2e12` and `1_000` are whole numbers, `1.5` is not."""
     number = positive(value, where)
     if number != int(number):
-        raise InputError(f"{value!r} is not a whole number", where=where)
+        raise InputError(f"{value!r} is not a whole number", where=where, mend="write one without a fraction")
     return int(number)
 
 

@@ -65,8 +65,8 @@ def search(
     if goal not in GOALS:
         raise InputError(f"unknown goal {goal!r}", where="--goal", mend=f"one of {', '.join(GOALS)}")
     for name, value in (("deadline", deadline_days), ("budget", budget_dollars)):
-        if value is not None and not value > 0:
-            raise InputError(f"{name} is {value}", where=f"--{name}", mend="above zero")
+        if value is not None and not 0 < value < float("inf"):
+            raise InputError(f"{name} is {value}", where=f"--{name}", mend="a number above zero")
     knobs = dict(knobs or {})
     reason = runnable_reason(model, train)
     strict = only_runnable and not reason
@@ -75,7 +75,7 @@ def search(
         model, train, cluster, knobs, node_counts=_node_counts(cluster, knobs, fewer), only_runnable=strict
     )
     if len(found) == 0:
-        return _nothing(found, "no layout divides: " + _why_none(model, train, cluster, knobs))
+        return _nothing(found, "no layout divides: " + _why_none(model, train, cluster, knobs, strict))
     table, held = _memory(model, train, cluster, found)
     fits = np.asarray(held.fits(table))
     if not fits.any():
@@ -87,7 +87,9 @@ def _node_counts(cluster: ClusterSpec, knobs: dict[str, Any], fewer: bool) -> li
     if "nodes" in knobs:
         nodes = int(knobs.pop("nodes"))
         if not 1 <= nodes <= cluster.nodes:
-            raise InputError(f"{nodes} nodes of {cluster.nodes}", where="--fix nodes")
+            raise InputError(
+                f"{nodes} nodes of {cluster.nodes}", where="--fix nodes", mend=f"from 1 to {cluster.nodes}"
+            )
         return [nodes]
     if not fewer:
         return [cluster.nodes]
@@ -137,8 +139,7 @@ def _rank(
         out = _nothing(found, f"nothing meets the limits: {miss}")
         out.nearest, out.nearest_nodes, out.fitting = _layout(chosen, best), int(nodes[best]), int(fits.sum())
         return out
-    cheap = goal == "cheapest" or deadline is not None
-    first = dollars if (cheap and goal != "fastest") or (deadline is not None and budget is None) else days
+    first = dollars if goal == "cheapest" or (deadline is not None and budget is None) else days
     second = days if first is dollars else dollars
     c = chosen.columns
     # lexsort: the last key is the first criterion; equal to a millionth counts as a tie.
@@ -229,15 +230,46 @@ def _near_miss(
     return out
 
 
-def _why_none(model: ModelSpec, train: TrainSpec, cluster: ClusterSpec, knobs: Mapping[str, Any]) -> str:
+def _held_wrong(model: ModelSpec, train: TrainSpec, gpus: int, knobs: Mapping[str, Any], runnable: bool) -> list[str]:
+    """What each knob held fixed does not divide."""
+    sizes: dict[str, tuple[tuple[int, str], ...]] = {
+        "tp": ((gpus, "GPUs"), (model.heads, "heads"))
+        + (((model.kv_heads, "key-value heads"), (train.seq, "tokens of a sample")) if runnable else ()),
+        "cp": ((gpus, "GPUs"), (train.seq, "tokens of a sample")),
+        "pp": ((gpus, "GPUs"),),
+        "dp": ((gpus, "GPUs"), (train.global_batch, "samples a step")),
+        "micro_batch": ((train.global_batch, "samples a step"),),
+    }
+    wrong = [
+        f"{name} {knobs[name]} does not divide {value:,} {what}"
+        for name, wanted in sizes.items()
+        if name in knobs
+        for value, what in wanted
+        if value % int(knobs[name])
+    ]
+    if "pp" in knobs and int(knobs["pp"]) > model.layers:
+        wrong.append(f"pp {knobs['pp']} is more than {model.layers} layers")
+    return wrong
+
+
+def _why_none(
+    model: ModelSpec, train: TrainSpec, cluster: ClusterSpec, knobs: Mapping[str, Any], runnable: bool
+) -> str:
     fixed = f"with {', '.join(f'{k}={v}' for k, v in knobs.items())} held fixed, " if knobs else ""
+    wrong = _held_wrong(model, train, cluster.gpus, knobs, runnable)
+    if wrong:
+        return fixed + "; ".join(wrong)
     odd = cluster.gpus
     while odd % 2 == 0:
         odd //= 2
     unit = odd * 8 if train.global_batch >= odd * 8 else odd  # some powers of two too, for data-parallel ranks
     near = max(1, round(train.global_batch / unit)) * unit
-    hint = f"; a batch of {near:,} shares their factor {odd}" if odd > 1 and train.global_batch % odd else ""
+    hint = ""
+    if odd > 1 and train.global_batch % odd:
+        hint = f"; a batch of {near:,} shares their factor {odd}"
+    elif not knobs and train.global_batch % cluster.gpus:
+        hint = f"; a batch of {max(1, round(train.global_batch / cluster.gpus)) * cluster.gpus:,} has a sample for each"
     return (
-        f"{fixed}{cluster.gpus:,} GPUs, batch {train.global_batch:,}, {model.heads} heads and {model.layers} layers "
-        f"have no common factors{hint}"
+        f"{fixed}no tp (it divides {model.heads} heads) x pp ({model.layers} layers, a schedule that the micro-batches "
+        f"fill) x dp (a batch of {train.global_batch:,}) makes {cluster.gpus:,} GPUs{hint}"
     )

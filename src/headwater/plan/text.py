@@ -157,15 +157,22 @@ def difference_text(entry: dict[str, Any]) -> str:
     for name, f in figures.items():
         ratio = f"x{f['ratio']:.3f}" if f["ratio"] is not None else ""
         rows.append((name, _figure(name, f["before"]), _figure(name, f["after"]), ratio))
-    head = f"  before: {entry['before']['cluster']}; {entry['before']['layout']}\n"
-    head += f"  after:  {entry['after']['cluster']}; {entry['after']['layout']}\n"
+    before, after = entry["before"], entry["after"]
+    differ = [key for key in ("model", "work") if before[key] != after[key]]
+    head = "".join(
+        f"  {name + ':':<8}" + "; ".join(side[key] for key in (*differ, "cluster", "layout")) + "\n"
+        for name, side in (("before", before), ("after", after))
+    )
     moved = [(n, v) for n, v in entry["components_seconds"].items() if abs(v) > 1e-4][:5]
     tail = "  a step: " + ", ".join(f"{LABELS.get(n, n)} {v * 1e3:+,.0f} ms" for n, v in moved) if moved else ""
     best = entry.get("each_at_its_best")
     if best:
         d = best["figures"]["days_p50"]
-        tail += f"\n  each with its own best layout: {d['before']:.1f} days and {d['after']:.1f} days; then "
-        tail += best["after"]["layout"]
+        sides = (best[key]["layout"] for key in ("before", "after"))
+        tail += (
+            f"\n  each with its own best layout: {d['before']:.1f} days and {d['after']:.1f} days (x{d['ratio']:.3f})"
+        )
+        tail += "".join(f"\n    {name}: {layout}" for name, layout in zip(("before", "after"), sides, strict=True))
     return head + table(rows) + "\n" + tail
 
 
