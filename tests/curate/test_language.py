@@ -41,6 +41,29 @@ def test_mixed_text_has_a_share_for_each_language() -> None:
     assert sum(shares.values()) == pytest.approx(1, abs=1e-3)
 
 
+@pytest.mark.parametrize("other", ["ja", "ko"])
+def test_chinese_beside_japanese_or_korean_has_its_own_share(other: str) -> None:
+    for text in (3 * SENTENCES["zh"] + SENTENCES[other], SENTENCES[other] + "\n" + 3 * SENTENCES["zh"]):
+        shares = language_shares(text)
+        assert set(shares) == {"zh", other}
+        assert 0.6 < shares["zh"] < 0.9
+
+
+def test_two_alphabets_have_a_share_each_and_names_in_the_other_none() -> None:
+    shares = language_shares(2 * SENTENCES["ru"] + " " + SENTENCES["en"])
+    assert set(shares) == {"ru", "en"}
+    assert 0.4 < shares["ru"] < 0.8
+    assert language_shares(SENTENCES["ru"] + " Xqzt Wrbk (Kzrn, Qtx)")["ru"] > 0.99
+
+
+def test_japanese_and_korean_with_much_han_are_themselves() -> None:
+    law = (
+        "第一条　国会は国権の最高機関であつて国の唯一の立法機関である。第二章　立法府。衆議院議員候補者名簿を作成する。"
+    )
+    assert detect_language(law) == ("ja", 1.0)
+    assert detect_language("大韓民國(대한민국)의 主權은 國民에게 있고, 모든 權力은 國民으로부터 나온다.") == ("ko", 1.0)
+
+
 def test_code_blocks_and_addresses_do_not_count() -> None:
     text = (
         SENTENCES["zh"] + "\n```\nthe code is of no concern to that and this for with\n```\nhttps://the.of/and/to/that"

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from headwater.core.units import HAN, HANGUL, KANA, LATIN, LETTER, classes
+from headwater.core.units import HAN, HANGUL, KANA, LATIN, LETTER, OTHER, class_table, classes
 from headwater.curate.language_model import chances
 from headwater.curate.markdown import prose, split_fences
 
@@ -48,9 +48,16 @@ CLEAR_CHANCE = 0.5
 NAMES_SHARE = 0.2
 """Latin words of no clear language beside at least this share of CJK are names and identifiers: not counted."""
 
+OTHER_SCRIPT_SHARE = 0.1
+"""Latin words beside those of another alphabet are told apart where both are more than this share of them."""
+
 _WEIGHTS = {HAN: 1 / 1.6, KANA: 1 / 2.5, HANGUL: 1 / 2.5, LATIN: 1 / 4.7, LETTER: 1 / 4.7}  # words a character
 _JAPANESE_KANA_SHARE = 0.08  # Japanese prose has well over 30% kana; Chinese quotes a の now and then
 _KOREAN_SHARE = 0.3
+_MIXED_KANA = (_JAPANESE_KANA_SHARE, 0.3)  # of Han and kana: Japanese with much Han, or Japanese beside Chinese
+_MIXED_HANGUL = (0.02, 0.9)  # of all CJK: Korean with Han characters, or Korean beside another
+_FEW_HAN = 12  # a sentence of Han alone below this may be of any of the three
+_ENDS = np.array([ord(sign) for sign in "\n.!?。！？．｡"], np.uint32)
 _WORD = re.compile(r"[^\W\d_\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3\uf900-\ufaff]{2,}(?:['’][^\W\d_]+)?")
 _ASCII_WORD = re.compile(r"[A-Za-z]{2,}(?:'[A-Za-z]+)?")  # the same in ASCII text, found three times as fast
 _ENGLISH = _words_of(
@@ -81,6 +88,31 @@ def _cjk_language(counts: NDArray[np.int64]) -> str:
     return "ja" if kana > _JAPANESE_KANA_SHARE * (han + kana) else "zh"
 
 
+def _cjk_shares(text: str, counts: NDArray[np.int64]) -> dict[str, float]:
+    """Shares of Chinese, Japanese and Korean in the CJK part of a text; where scripts stand side by side, sentence by
+    sentence."""
+    han, kana, hangul = int(counts[HAN]), int(counts[KANA]), int(counts[HANGUL])
+    korean_beside = _MIXED_HANGUL[0] * (han + kana + hangul) < hangul < _MIXED_HANGUL[1] * (han + kana + hangul)
+    japanese_beside = _MIXED_KANA[0] * (han + kana) < kana < _MIXED_KANA[1] * (han + kana)
+    if not korean_beside and not japanese_beside:
+        return {_cjk_language(counts): 1.0}
+    kinds = classes(text)
+    ends = np.isin(np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32), _ENDS)
+    starts = np.concatenate([[0], np.flatnonzero(ends[:-1]) + 1])
+    hans, kanas, hanguls = (np.add.reduceat(kinds == kind, starts, dtype=np.int64) for kind in (HAN, KANA, HANGUL))
+    korean = hanguls > _KOREAN_SHARE * (hans + kanas + hanguls)
+    japanese = ~korean & (kanas > _JAPANESE_KANA_SHARE * (hans + kanas))
+    chinese = ~korean & ~japanese & (hans >= _FEW_HAN)
+    words = {
+        language: int(hans[its].sum()) * _WEIGHTS[HAN] + int((kanas + hanguls)[its].sum()) * _WEIGHTS[KANA]
+        for language, its in (("ja", japanese), ("ko", korean), ("zh", chinese))
+    }
+    whole = sum(words.values())
+    if not whole:
+        return {_cjk_language(counts): 1.0}
+    return {language: count / whole for language, count in words.items() if count}
+
+
 @dataclass(frozen=True, slots=True)
 class Identified:
     """Share of each language, largest first, fixed to 4 decimals, so that they are equal on every machine. `clear` is
@@ -108,11 +140,17 @@ def identify(text: str, counts: NDArray[np.int64]) -> Identified:
         return Identified({}, False)
     asked = cjk < CERTAIN_SHARE * (cjk + other)
     size = SAMPLE_CHARACTERS if cjk < NAMES_SHARE * (cjk + other) else SAMPLE_CHARACTERS // 2  # names, beside CJK
-    guesses, certainty = _classify(text, size) if asked else ([], 1.0)
+    guesses: list[tuple[str, float]] = []
+    certainty = 1.0
+    if asked and min(words[LATIN], words[LETTER]) > OTHER_SCRIPT_SHARE * other:
+        other, guesses, certainty = _two_scripts(text, words, size)
+    elif asked:
+        guesses, certainty = _classify(_sample(text, size))
     clear = certainty >= CLEAR_CHANCE
     if not clear and cjk > NAMES_SHARE * (cjk + other):
         other, guesses, clear = 0.0, [], True
-    shares = {_cjk_language(counts): cjk / (cjk + other)} if cjk else {}
+    named = _cjk_shares(text, counts).items() if cjk else ()
+    shares = {language: share * cjk / (cjk + other) for language, share in named}
     for language, chance in guesses:
         shares[language] = shares.get(language, 0.0) + chance * other / (cjk + other)
     ordered = sorted(((round(share, 4), language) for language, share in shares.items()), key=lambda x: (-x[0], x[1]))
@@ -155,10 +193,23 @@ def language_segments(text: str) -> list[Segment]:
     return found
 
 
-def _classify(text: str, size: int) -> tuple[list[tuple[str, float]], float]:
-    """Likely languages of the part that is not CJK with their chances, and how certain the model is of the first.
+def _two_scripts(text: str, words: dict[int, float], size: int) -> tuple[float, list[tuple[str, float]], float]:
+    """Words of Latin and of another alphabet, such as Cyrillic: how many count, what languages each are in, and how
+    certain that is. Latin words of no clear language are names, and do not count."""
+    latin, letter = words[LATIN], words[LETTER]
+    latin_guesses, latin_certainty = _classify(_sample(text, size, LATIN))
+    letter_guesses, letter_certainty = _classify(_sample(text, size, LETTER))
+    if latin_certainty < CLEAR_CHANCE:
+        return letter, letter_guesses, letter_certainty
+    whole = latin + letter
+    guesses = [(language, chance * latin / whole) for language, chance in latin_guesses]
+    guesses += [(language, chance * letter / whole) for language, chance in letter_guesses]
+    return whole, guesses, (latin_certainty * latin + letter_certainty * letter) / whole
+
+
+def _classify(sample: str) -> tuple[list[tuple[str, float]], float]:
+    """Likely languages of words that are not CJK with their chances, and how certain the model is of the first.
     English is known by its common words, which is cheap."""
-    sample = _sample(text, size)
     if not sample:
         return [], 0.0
     words = sample.lower().split(" ")
@@ -168,21 +219,22 @@ def _classify(text: str, size: int) -> tuple[list[tuple[str, float]], float]:
     return chances(sample)
 
 
-def _sample(text: str, size: int) -> str:
-    """Words of the text that are not CJK, from three places, with a space between."""
+def _sample(text: str, size: int, script: int = OTHER) -> str:
+    """Words of the text that are not CJK, of all scripts or of one class, from three places, with a space between."""
     third = size // 3
     if len(text) <= 2 * size:
-        return " ".join(_words(text))[: 2 * size]
+        return " ".join(_words(text, script))[: 2 * size]
     places = (0, len(text) // 2, len(text) - 2 * third)
-    return " ".join(" ".join(_words(text[place : place + 2 * third]))[: third + 40] for place in places)
+    return " ".join(" ".join(_words(text[place : place + 2 * third], script))[: third + 40] for place in places)
 
 
-def _words(text: str) -> list[str]:
-    return (_ASCII_WORD if text.isascii() else _WORD).findall(text)
+def _words(text: str, script: int) -> list[str]:
+    words = (_ASCII_WORD if text.isascii() else _WORD).findall(text)
+    return words if script == OTHER else [word for word in words if class_table()[ord(word[0])] == script]
 
 
 def identifier_version() -> str:
     """What identified the languages, for reports."""
     from importlib.metadata import version
 
-    return f"scripts 1 + priors 1 + py3langid {version('py3langid')}"
+    return f"scripts 2 + priors 1 + py3langid {version('py3langid')}"
