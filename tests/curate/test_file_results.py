@@ -274,3 +274,37 @@ def test_inputs_without_a_row_name_options_that_the_verb_has(tmp_path: Path) -> 
     done = CliRunner().invoke(app, ["dedup", str(tmp_path / "in.jsonl"), "--out", str(tmp_path / "out")])
     assert isinstance(done.exception, InputError)
     assert done.exception.mend == "check the files and --text-field"
+
+
+@pytest.mark.parametrize("name", ["empty", "hidden"])
+def test_a_folder_without_a_file_is_named_and_no_setting_that_the_verb_lacks(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).mkdir()
+    if name == "hidden":
+        write_rows(tmp_path / name / ".git" / "in.jsonl", [{"text": sentence(1)}])
+    for verb in ("whole", "filter", "dedup", "mix"):
+        error = CliRunner().invoke(app, [verb, str(tmp_path / name), "--out", str(tmp_path / "out")]).exception
+        assert isinstance(error, InputError)
+        assert (error.what, error.where) == ("no file to read in this folder", str(tmp_path / name))
+        assert "collect" not in error.mend
+
+
+@pytest.mark.parametrize("verb", ["dedup", "decontaminate", "mix"])
+def test_a_file_without_rows_among_good_ones_is_counted_and_said(verb: str, folder: Path) -> None:
+    (folder / "blank.jsonl").write_text("\n  \n")
+    options = ["--benchmark", str(folder / "other.jsonl")] if verb == "decontaminate" else []
+    inputs = [str(folder / name) for name in ("blank.jsonl", "in.jsonl")]
+    done = CliRunner().invoke(app, [verb, *inputs, *options, "--out", str(folder / "out")])
+    assert f"1 files hold no row: {folder / 'blank.jsonl'}" in done.output
+    report = file_report(folder / "out")
+    assert (report["empty_files"], report["rows"]["blank_lines"]) == ([str(folder / "blank.jsonl")], 2)
+
+
+def test_what_lies_behind_a_link_is_read_and_a_link_to_nowhere_is_named(folder: Path) -> None:
+    (folder / "elsewhere").mkdir()
+    shutil.copy(folder / "in.jsonl", folder / "elsewhere" / "more.jsonl")
+    (folder / "linked").mkdir()
+    (folder / "linked" / "part").symlink_to(folder / "elsewhere")
+    assert dedup_files([folder / "linked"], folder / "out")["rows"]["documents"] == 6
+    (folder / "linked" / "lost.jsonl").symlink_to(folder / "nowhere.jsonl")
+    with pytest.raises(InputError, match=r"lost\.jsonl"):
+        dedup_files([folder / "linked"], folder / "out")

@@ -102,6 +102,8 @@ def command(
     finish({"out": str(folder), **report}, report_lines(folder, report), as_json=json_)
 
 
+QUARANTINE = "quarantine.jsonl"
+SHOWN_FILES = 5
 SMALL_BYTES = 4 << 20
 """Input below this is done in this process: starting workers would take longer."""
 
@@ -116,8 +118,18 @@ def report_lines(folder: Path, report: dict[str, Any]) -> str:
     lines.append(_row("kept", report["out"]))
     quarantined = report["collected"]["quarantined"]
     if quarantined:
-        lines.append(f"{quarantined:,} records could not be read: {folder / 'quarantine.jsonl'}")
+        lines.append(f"{quarantined:,} records could not be read: {folder / QUARANTINE}")
     return "\n".join([*lines, f"kept      {folder / 'kept.jsonl.zst'}", f"removed   {folder / 'removed.jsonl.zst'}"])
+
+
+def unread_lines(folder: Path, report: dict[str, Any]) -> list[str]:
+    """What of the inputs of a verb on rows is no document, for people."""
+    rows, empty = report["rows"], report["empty_files"]
+    lines = [f"{rows['unusable']:>12,} rows could not be used: {folder / QUARANTINE}"] if rows["unusable"] else []
+    if empty:
+        more = f" and {len(empty) - SHOWN_FILES:,} more" if len(empty) > SHOWN_FILES else ""
+        lines.append(f"{len(empty):>12,} files hold no row: {', '.join(empty[:SHOWN_FILES])}{more}")
+    return lines
 
 
 def require_some(folder: Path, report: dict[str, Any]) -> None:

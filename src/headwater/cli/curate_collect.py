@@ -19,6 +19,7 @@ from headwater.cli.common import (
     require_exists,
     require_out,
 )
+from headwater.cli.curate import unread_lines
 from headwater.core.errors import UserError
 
 
@@ -131,7 +132,7 @@ def mix(
         f"{cell['taken']:>16,} {cell['passes']:>8.2f}"
         for cell in report["cells"]
     ]
-    lines.append(f"{report['taken']:,} {report['unit']} in {report['rows']['kept']:,} rows")
+    lines += [*unread_lines(folder, report), f"{report['taken']:,} {report['unit']} in {report['rows']['kept']:,} rows"]
     finish({"out": None if plan else str(folder), **report}, "\n".join(lines), as_json=json_)
 
 

@@ -145,9 +145,10 @@ def decontaminate(
 
 
 def _require_rows(folder: Path, report: dict[str, Any]) -> None:
-    unusable = report["rows"]["unusable"]
-    bad = {"unusable row": unusable} if unusable else {}
-    require_documents(report["rows"]["documents"], folder, bad, {}, "the files and --text-field")
+    rows, empty = report["rows"], len(report["empty_files"])
+    bad = {"unusable row": rows["unusable"]} if rows["unusable"] else {}
+    passed = {name: count for name, count in (("blank line", rows["blank_lines"]), ("empty file", empty)) if count}
+    require_documents(rows["documents"], folder, bad, passed, "the files and --text-field")
 
 
 def _names(given: str) -> tuple[str, ...]:
@@ -161,6 +162,5 @@ def _lines(folder: Path, report: dict[str, Any], reasons: Any) -> str:
         found = report["passages"]
         lines.append(f"{found['passages']:>12,} repeated passages in {found['documents']:,} documents")
     lines.append(f"{rows['kept']:>12,} kept")
-    if rows["unusable"]:
-        lines.append(f"{rows['unusable']:>12,} rows could not be used: {folder / 'quarantine.jsonl'}")
+    lines += curate.unread_lines(folder, report)
     return "\n".join([*lines, f"kept      {folder / 'kept.jsonl.zst'}", f"removed   {folder / 'removed.jsonl.zst'}"])

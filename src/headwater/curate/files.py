@@ -35,7 +35,7 @@ from headwater.curate.collect import QUARANTINE
 from headwater.curate.config import CollectConfig, CurateConfig, SourceConfig, SplitConfig
 from headwater.curate.consolidate import removed_rows, row_cuts, without
 from headwater.curate.decisions import decide_corpus
-from headwater.curate.dedup.rows import KEPT, REMOVED, REPORT
+from headwater.curate.dedup.rows import KEPT, REMOVED, REPORT, visible_files
 from headwater.curate.identity import curate_digests, raw_inputs
 from headwater.curate.report import curation_report
 from headwater.curate.results import finished, write_report
@@ -121,7 +121,9 @@ def _collect_config(inputs: Sequence[Path], options: FileOptions) -> CollectConf
     places = [Path(os.path.abspath(path)) for path in inputs]
     for path in places:
         if not path.exists():
-            raise InputError("no such file or folder", where=str(path))
+            raise InputError("no such file or folder", where=str(path), mend="check the path")
+        if path.is_dir() and next(visible_files(path), None) is None:
+            raise InputError("no file to read in this folder", where=str(path), mend="hidden files are not read")
     root = Path(os.path.commonpath([path.parent for path in places]))
     source = SourceConfig(
         name="input",

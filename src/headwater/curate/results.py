@@ -34,7 +34,8 @@ def contents(paths: Iterable[Path | str]) -> dict[str, str]:
         try:
             found[str(path)] = hash_file(Path(path))
         except UnreadableError as error:
-            raise InputError(error.what, where=str(path), mend="give files, or folders of them") from error
+            mend = "give files, or folders of them; what comes through a pipe must be written into a file first"
+            raise InputError(error.what, where=str(path), mend=mend) from error
     return found
 
 

@@ -33,7 +33,9 @@ from headwater.curate.dedup.rows import (
     Row,
     RowSource,
     RowWriter,
+    empty_files,
     find_files,
+    row_counts,
 )
 from headwater.curate.dedup.workplace import begun, workplace
 from headwater.curate.results import commit, contents, finished, write_report
@@ -131,7 +133,11 @@ def mix_files(
     sources = [RowSource(path, fields) for path in files]
     rows = _read(sources, options.seed, tokenizer, reporter)
     if not len(rows.cell):
-        raise InputError("the inputs have no row with text", where=", ".join(map(str, inputs)))
+        raise InputError(
+            f"no row of the inputs has a text ({row_counts(sources)['unusable']:,} rows could not be used)",
+            where=", ".join(map(str, inputs)),
+            mend="check the files and text_field",
+        )
     unit = "units" if tokenizer is None else "tokens"
     plan, config = _plan(rows.sizes(), options, unit)
     for line in plan.lines(unit):
@@ -333,8 +339,7 @@ def _report(
         )
     return {
         "rows": {
-            "read": sum(source.read for source in sources),
-            "unusable": sum(len(source.bad) for source in sources),
+            **row_counts(sources),
             "documents": len(rows.cell),
             "kept": int(copies.sum()),
             "removed": int((copies == 0).sum()),
@@ -343,5 +348,6 @@ def _report(
         "taken": int((rows.amount * copies).sum()),
         "languages": {name: round(share, 6) for name, share in sorted(plan.languages.items())},
         "moved": plan.moved,
+        "empty_files": empty_files(sources),
         "cells": cells,
     }

@@ -46,7 +46,9 @@ def test_kept_rows_are_the_bytes_that_came_in(tmp_path: Path) -> None:
     with open(tmp_path / "out" / "kept.jsonl.zst", "rb") as file:
         kept = zstandard.ZstdDecompressor().stream_reader(file).read()
     assert kept == b"\n".join(line.strip() for number, line in enumerate(lines) if number != 2) + b"\n"
-    assert report["rows"] == {"read": 5, "unusable": 0, "documents": 5, "kept": 4, "removed": 1, "against": 0}
+    assert report["rows"] == {
+        "read": 5, "unusable": 0, "blank_lines": 0, "documents": 5, "kept": 4, "removed": 1, "against": 0,
+    }  # fmt: skip
     assert json.loads((tmp_path / "out" / "report.json").read_text()) == report
 
 

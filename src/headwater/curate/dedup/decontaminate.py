@@ -24,7 +24,9 @@ from headwater.curate.dedup.rows import (
     Row,
     RowSource,
     RowWriter,
+    empty_files,
     find_files,
+    row_counts,
 )
 from headwater.curate.dedup.settings import VERSION, DecontaminateSettings
 from headwater.curate.dedup.workplace import begun, workplace
@@ -122,9 +124,10 @@ def decontaminate_files(
                 "too_short": len(index.too_short),
                 "without_question": sum(lacking.values()),
             },
-            "rows": {"read": sum(source.read for source in sources), "unusable": len(bad), **counts},
+            "rows": {**row_counts(sources), **counts},
             "bytes": bytes_,
             "removed_by_benchmark": dict(sorted(found.items())),
+            "empty_files": empty_files(sources),
             "unusable_examples": [
                 {"file": row.file, "line": row.line, "reason": row.reason, "detail": row.detail}
                 for row in bad[:LISTED_BAD]

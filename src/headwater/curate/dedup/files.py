@@ -32,7 +32,9 @@ from headwater.curate.dedup.rows import (
     RowSource,
     RowWriter,
     dump,
+    empty_files,
     find_files,
+    row_counts,
 )
 from headwater.curate.dedup.settings import VERSION, DedupSettings
 from headwater.curate.dedup.spool import Spool
@@ -358,8 +360,7 @@ def _report(
     cut_bytes = cuts.counts["cut_bytes"] if cuts is not None else 0
     return {
         "rows": {
-            "read": sum(source.read for source in read.sources),
-            "unusable": sum(len(source.bad) for source in read.sources),
+            **row_counts(read.sources),
             "documents": int(kept.size),
             "kept": int(kept.sum()),
             "removed": int(kept.size - kept.sum()),
@@ -375,6 +376,7 @@ def _report(
         "passages": cuts.counts if cuts is not None else None,
         "groups": by_group,
         "comparisons": decisions.counts,
+        "empty_files": empty_files([*read.sources, *read.against]),
         "unusable_examples": [
             {"file": row.file, "line": row.line, "reason": row.reason, "detail": row.detail} for row in bad[:LISTED_BAD]
         ],

@@ -24,6 +24,7 @@ import zstandard
 from headwater.core.errors import InputError
 from headwater.core.files import disk_errors, fsync_file, temp_path
 from headwater.core.jsonl import canonical_json
+from headwater.core.rawinput import walk_files
 from headwater.curate.lines import split_lines
 from headwater.curate.readers.jsonl import RowError, parse_object
 from headwater.curate.records import Reason
@@ -90,8 +91,16 @@ def find_files(inputs: Sequence[Path]) -> list[Path]:
 
 
 def _below(folder: Path) -> list[Path]:
-    files = (path for path in folder.rglob("*") if path.name.endswith(SUFFIXES) and path.is_file())
+    files = (path for path in visible_files(folder) if path.name.endswith(SUFFIXES))
     return sorted(path for path in files if path.name != QUARANTINE)
+
+
+def visible_files(folder: Path) -> Iterator[Path]:
+    """Files below a folder, links followed, without those that are hidden or in hidden folders. Raises InputError on a
+    loop of links or an unreadable folder."""
+    for path in walk_files(folder):
+        if not any(part.startswith(".") for part in path.relative_to(folder).parts):
+            yield path
 
 
 class RowSource:
@@ -217,6 +226,20 @@ class RowSource:
             line, data, str(name), content, domain if isinstance(domain, str) else "",
             lang if isinstance(lang, str) else "", value,
         )  # fmt: skip
+
+
+def row_counts(sources: Sequence[RowSource]) -> dict[str, int]:
+    """Rows of sources that were read to the end: those read, those of them that could not be used; blank lines."""
+    return {
+        "read": sum(source.read for source in sources),
+        "unusable": sum(len(source.bad) for source in sources),
+        "blank_lines": sum(source.blank for source in sources),
+    }
+
+
+def empty_files(sources: Sequence[RowSource]) -> list[str]:
+    """Files without any row, of sources that were read to the end."""
+    return [str(source.path) for source in sources if not source.read]
 
 
 class RowWriter:
