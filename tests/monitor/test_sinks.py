@@ -18,6 +18,7 @@ from rich.console import Console
 from headwater.core.errors import UserError
 from headwater.core.progress import Reporter
 from headwater.monitor.config import MonitorConfig
+from headwater.monitor.failures import Failures
 from headwater.monitor.record import read_metrics
 from headwater.monitor.sinks import RECORD, Sinks, open_sinks
 from tests.monitor.test_prometheus import free_port
@@ -44,7 +45,7 @@ def run(tmp_path: Path) -> Path:
 def opened(run: Path, **monitor: Any) -> tuple[Sinks, io.StringIO]:
     said = io.StringIO()
     reporter = Reporter(Console(file=said, width=500))
-    return open_sinks(MonitorConfig(**monitor), run, "r", reporter, steps=10, done=0), said
+    return open_sinks(MonitorConfig(**monitor), run, "r", reporter, Failures(reporter.warn), steps=10, done=0), said
 
 
 @contextmanager
@@ -72,7 +73,7 @@ def test_a_sink_that_is_down_is_warned_of_once_and_counted(run: Path) -> None:
     assert 'llm_sink_failures_total{run="r",sink="broken"} 5.0' in text
     assert 'llm_sink_failures_total{run="r",sink="prometheus"} 0.0' in text
     assert said.getvalue().count("warning") == 1
-    assert "broken cannot take the figures of this run: the server is down" in said.getvalue()
+    assert "broken cannot take what this run tells: the server is down" in said.getvalue()
     assert [row["step"] for row in read_metrics(run / RECORD)] == [1, 2, 3, 4, 5]
 
 
@@ -84,7 +85,7 @@ def test_a_full_disk_costs_lines_of_the_record_but_not_the_run(run: Path) -> Non
     sinks.write({"step": 6, "loss": 2.0})
     sinks.close()
     assert [row["step"] for row in read_metrics(run / RECORD)] == [1, 6]
-    assert sinks.failures[RECORD] == 4
+    assert sinks.failures.counts[RECORD] == 4
     assert said.getvalue().count("warning") == 1
 
 
@@ -96,7 +97,7 @@ def test_a_sink_that_cannot_begin_is_done_without(run: Path) -> None:
     assert sinks.add(fails, "broken") is None
     sinks.write({"step": 1, "loss": 2.0, "loss_sma": 2.0, "lr": 1.0, "grad_norm": 1.0, "throughput": 1.0})
     sinks.close()
-    assert sinks.failures == {RECORD: 0, "console": 0, "broken": 1}
+    assert sinks.failures.counts == {RECORD: 0, "console": 0, "broken": 1}
     assert "no such device" in said.getvalue()
 
 

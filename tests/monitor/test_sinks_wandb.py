@@ -12,6 +12,7 @@ from rich.console import Console
 from headwater.core.errors import UserError
 from headwater.core.progress import Reporter
 from headwater.monitor.config import MonitorConfig
+from headwater.monitor.failures import Failures
 from headwater.monitor.record import read_metrics
 from headwater.monitor.sinks import RECORD, open_sinks
 
@@ -29,7 +30,7 @@ def run(tmp_path: Path) -> Path:
 def test_without_the_package_the_recipe_is_refused_with_the_way_to_get_it(run: Path) -> None:
     config = MonitorConfig(console=False, wandb={"enabled": True})
     with pytest.raises(UserError) as caught:
-        open_sinks(config, run, "r", Reporter(quiet=True), steps=3, done=0)
+        open_sinks(config, run, "r", Reporter(quiet=True), Failures(print), steps=3, done=0)
     assert "headwater[wandb]" in caught.value.mend
 
 
@@ -40,7 +41,8 @@ def test_a_run_is_kept_offline_for_a_later_sync(run: Path, monkeypatch: pytest.M
     said = io.StringIO()
     config = MonitorConfig(console=False, wandb={"enabled": True, "mode": "offline", "project": "tests"})
     for done in (0, 2):  # goes on where a killed process was
-        sinks = open_sinks(config, run, "r", Reporter(Console(file=said)), steps=4, done=done)
+        reporter = Reporter(Console(file=said))
+        sinks = open_sinks(config, run, "r", reporter, Failures(reporter.warn), steps=4, done=done)
         for step in range(done + 1, done + 3):
             sinks.write({"step": step, "loss": 2.0, "val_loss": {"all": 1.5, "code": None}, "gpu_util": None})
         sinks.close()

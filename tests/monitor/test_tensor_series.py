@@ -17,9 +17,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headwater.core.errors import DiskSpaceError
+from headwater.core.files import TEMP_PREFIX
 from headwater.monitor.registry import METRICS
 from headwater.monitor.tensor_files import FOLDER, JOINED, LARGEST, TensorFiles, list_files
 from headwater.monitor.tensor_series import TENSOR_METRICS, TensorSeries, model_order
+from tests.monitor.test_sinks import largest_file
 
 NAMES = ["model.embed_tokens.weight", "model.layers.2.mlp.up_proj.weight", "model.layers.10.mlp.up_proj.weight"]
 
@@ -89,6 +92,23 @@ def test_going_on_from_an_earlier_checkpoint_drops_what_came_after_it(tmp_path: 
     again.cut_after(7)
     assert again.last_step == 7
     assert TensorSeries(tmp_path).matrix("grad_norm").steps.tolist() == list(range(8))
+
+
+def test_what_fails_on_a_full_disk_is_done_the_next_time(tmp_path: Path) -> None:
+    writer = TensorFiles(tmp_path)
+    for step in range(1, JOINED):
+        writer.append(step, sample(step))
+    with largest_file(0), pytest.raises(DiskSpaceError):
+        writer.append(JOINED, sample(JOINED))
+    one = max(path.stat().st_size for path in (tmp_path / FOLDER).iterdir())
+    with largest_file(one + 64), pytest.raises(DiskSpaceError):  # room for a sample, not for all of them in one
+        writer.append(JOINED, sample(JOINED))
+    writer.append(JOINED + 1, sample(JOINED + 1))
+    with largest_file(0), pytest.raises(DiskSpaceError):
+        writer.cut_after(5)
+    writer.cut_after(5)
+    assert TensorSeries(tmp_path).matrix("grad_norm").steps.tolist() == [1, 2, 3, 4, 5]
+    assert not list((tmp_path / FOLDER).glob(f"{TEMP_PREFIX}*"))
 
 
 def test_a_file_left_beside_the_one_that_holds_it_counts_for_nothing(tmp_path: Path) -> None:

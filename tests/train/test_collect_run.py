@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import time
 from functools import partial
@@ -170,6 +171,14 @@ def test_a_run_that_goes_on_has_every_step_once_and_counts_what_it_lost(
     assert after["goodput"] < before["goodput"]
 
 
+def test_a_run_that_goes_on_without_samples_keeps_none_of_steps_it_trains_again(world: World, tmp_path: Path) -> None:
+    with pytest.raises(Interrupted):
+        small_run(world, tmp_path / "run", callbacks=[StopAt(7)])
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / "step-00000007")
+    run = small_run(world, tmp_path / "run", {"collect": {"every": 0}})
+    assert TensorSeries(run.path).matrix("grad_norm").steps.tolist() == [1, 3]
+
+
 def test_without_heads_or_updates_there_is_only_the_rest(world: World, tmp_path: Path) -> None:
     run = small_run(world, tmp_path / "run", {"collect": {"every": 6, "which": ["gradients"], "extremes": 1}}, steps=6)
     assert TensorSeries(run.path).metrics() == ["grad_norm", "weight_norm"]
@@ -222,22 +231,22 @@ def test_a_late_rank_shows_also_where_waiting_cannot_be_told_from_work() -> None
 
 
 class Details(Callback):
-    """Keeps what detectors would see."""
+    """Keeps what detectors would see of ranks."""
 
     name = "details"
 
     def __init__(self) -> None:
         self.seen: list[dict[str, Any]] = []
 
-    def on_end(self, trainer: Trainer) -> None:
-        self.seen.append(trainer.details)
+    def before_step(self, trainer: Trainer, step: int) -> None:
+        if "rank_seconds" in trainer.details:
+            self.seen.append(trainer.details)
 
 
 def sleepy_run(world: World, run_dir: Path) -> dict[str, Any]:
     details = Details()
-    small_run(
-        world, run_dir, callbacks=[Sleepy(), details], parallel=ParallelConfig(dp_shard=2, micro_batch=2), steps=10
-    )
+    layout = ParallelConfig(dp_shard=2, micro_batch=2)
+    small_run(world, run_dir, {"every": 4}, [Sleepy(), details], layout, steps=11, validation={"every": 0})
     return details.seen[0]
 
 
@@ -247,6 +256,7 @@ def test_a_rank_that_is_late_is_told_from_those_who_wait_for_it(world: World, tm
     own, late = first["rank_seconds"]
     assert late > own + 0.1
     rows = list(RunFolder.open(tmp_path / "run").metrics())
+    assert [row["step"] for row in rows if "straggler_score" in row] == [11], "exchanged at 10, which has no line"
     assert rows[-1]["straggler_score"]["1"] < 1 < rows[-1]["straggler_score"]["0"]
     assert set(rows[-1]["straggler_score"]) == {"0", "1"}
     waits = sorted(row["communication_seconds"] for row in rows)

@@ -18,7 +18,7 @@ from rich.console import Console
 from headwater.core.progress import SILENT, Reporter
 from headwater.diagnose.faults import LearningRate
 from headwater.diagnose.faults_bits import FlippedGradient
-from headwater.diagnose.faults_machine import FullDisk, Hang, LostSaves
+from headwater.diagnose.faults_machine import FullDisk, Hang
 from headwater.monitor import MonitorConfig
 from headwater.monitor.config import DetectorsConfig
 from headwater.monitor.detectors import machine_detectors
@@ -27,6 +27,7 @@ from headwater.train import RunFolder, train
 from headwater.train.batch import Batch
 from headwater.train.callbacks import Callback
 from headwater.train.checkpoint import CheckpointStore
+from headwater.train.checkpointing import CheckpointCallback
 from headwater.train.non_finite import NonFiniteError
 from headwater.train.trainer import Interrupted, Trainer
 from tests.parallel.ranks import RankError, run_ranks
@@ -203,10 +204,29 @@ def test_a_spike_three_steps_after_a_resume_is_found(world: World, tmp_path: Pat
     assert ("loss_spike", 46) in {(alert["detector"], alert["step"]) for alert in alerts(run)}
 
 
+class LostDurable(Callback):
+    """From a step on no durable checkpoint is made, but for the last."""
+
+    name = "lost_durable"
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_start(self, trainer: Trainer) -> None:
+        (checkpoints,) = (callback for callback in trainer.callbacks if isinstance(callback, CheckpointCallback))
+        save = checkpoints._save
+
+        def lossy(trainer: Trainer, *, asynchronous: bool, ephemeral: bool = False) -> None:
+            if ephemeral or not self.step <= trainer.step < trainer.steps:
+                save(trainer, asynchronous=asynchronous, ephemeral=ephemeral)
+
+        checkpoints._save = lossy  # type: ignore[method-assign]
+
+
 def test_updates_that_move_nothing_and_checkpoints_that_do_not_come_are_alerts(world: World, tmp_path: Path) -> None:
-    run = run_of(
-        world, tmp_path / "run", LearningRate(20, 0.0), LostSaves(25), checkpoint={"every": 10, "async_save": False}
-    )
+    ephemeral = {"ephemeral_every": 4, "ephemeral_dir": str(tmp_path / "ephemeral")}  # those go on
+    saves = {"every": 10, "async_save": False, **ephemeral}
+    run = run_of(world, tmp_path / "run", LearningRate(20, 0.0), LostDurable(25), checkpoint=saves)
     still = next(alert for alert in alerts(run) if alert["detector"] == "no_updates")
     assert (still["step"], still["onset"]) == (25, 20)
     late = [event for event in run.events() if event.get("detector") == "old_checkpoint"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 from pathlib import Path
 
@@ -100,6 +101,24 @@ def test_a_hang_is_said_once_with_its_place_and_stacks(tmp_path: Path) -> None:
     stacks = (tmp_path / "logs" / "stacks.txt").read_text()
     assert stacks.count("no progress for") == 2
     assert "test_a_hang_is_said_once_with_its_place_and_stacks" in stacks
+
+
+def test_a_watch_that_cannot_say_its_word_does_not_hold_up_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headwater.train.hang_watch.LAST_WORDS_SECONDS", 0.2)
+    answers, asked = threading.Event(), threading.Event()  # a disk that does not answer, until the test lets it
+
+    def say(hang: Hang) -> None:
+        asked.set()
+        answers.wait(60)
+
+    with HangWatch(tmp_path / "stacks.txt", seconds=0.1, say=say):
+        beat(1, "data")
+        assert asked.wait(10)
+        began = time.monotonic()
+    assert time.monotonic() - began < 10
+    answers.set()
 
 
 def test_steps_that_always_take_long_are_no_hang(tmp_path: Path) -> None:

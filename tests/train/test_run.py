@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import resource
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -179,6 +181,48 @@ def test_samples_are_written_and_change_nothing(world: World, tmp_path: Path) ->
     assert [r["loss"] for r in plain.metrics()] == [r["loss"] for r in sampled.metrics()]
     ours, theirs = load_weights(plain.path), load_weights(sampled.path)
     assert all(torch.equal(ours.tensors[name], theirs.tensors[name]) for name in ours.tensors)
+
+
+class RoomAgain(Callback):
+    """Ends the fullness of the disk that the sampler began."""
+
+    name = "room_again"
+
+    def __init__(self) -> None:
+        self.limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def after_step(self, trainer: Trainer, outcome: StepOutcome) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, self.limits)
+
+
+def test_a_full_disk_costs_texts_and_files_of_tensors_but_not_the_run(world: World, tmp_path: Path) -> None:
+    heard = io.StringIO()
+    room = RoomAgain()
+
+    def full(model: nn.Module, prompts: Sequence[str], max_tokens: int, seed: int) -> list[str]:
+        if seed < 6:  # the step
+            resource.setrlimit(resource.RLIMIT_FSIZE, (0, room.limits[1]))
+        return texts(model, prompts, max_tokens, seed)
+
+    sampling = SamplingCallback(SamplingConfig(every=2, prompts=("水", "")), full)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "tensors").write_text("a file, where a folder is to be")
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        run = small_run(
+            world,
+            tmp_path / "run",
+            callbacks=[sampling, room],
+            sampling={"every": 2},
+            checkpoint={"every": 5, "async_save": False},
+            reporter=Reporter(console=Console(file=heard, width=300)),
+        )
+    finally:
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert run.status().state == "finished"
+    assert [sample["step"] for sample in run.samples()] == [6, 6]
+    assert heard.getvalue().count("samples.jsonl cannot take what this run tells") == 1
+    assert heard.getvalue().count("tensors cannot take what this run tells") == 1
 
 
 class Counter(Callback):

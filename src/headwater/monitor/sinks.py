@@ -1,10 +1,11 @@
 """Where the figures of a run go, and what happens when one of those places fails: the run goes on.
 
 In: records (dictionaries by metric key). Out: the record `metrics.jsonl` always; the console, the Prometheus endpoint,
-TensorBoard and Weights & Biases as the recipe says. A place that cannot take a line (a full disk, a server that is
-down) is warned of once and counted; the next line is tried again.
+TensorBoard and Weights & Biases as the recipe says. For a place that cannot take a line (a full disk, a server that is
+down) see `headwater.monitor.failures`.
 
-    sinks = open_sinks(config, run_dir, run_id, reporter, steps=1000, done=0); sinks.write({"step": 1, "loss": 8.3})
+    sinks = open_sinks(config, run_dir, run_id, reporter, failures, steps=1000, done=0)
+    sinks.write({"step": 1, "loss": 8.3})
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from headwater.core.errors import DiskSpaceError, UserError
 from headwater.core.progress import Reporter
 from headwater.monitor.config import MonitorConfig
 from headwater.monitor.console import ConsoleSink
+from headwater.monitor.failures import Failures
 from headwater.monitor.prometheus import PrometheusSink
 from headwater.monitor.record import MetricsRecord
 from headwater.monitor.sinks_tensorboard import FOLDER, TensorBoardSink
@@ -36,12 +38,12 @@ class Sink(Protocol):
 
 
 class Sinks:
-    """The record and other sinks as one. `failures` counts the lines that each could not take."""
+    """The record and other sinks as one."""
 
-    def __init__(self, record: MetricsRecord, warn: Callable[[str], None]) -> None:
-        self.failures: dict[str, int] = {RECORD: 0}
+    def __init__(self, record: MetricsRecord, failures: Failures) -> None:
+        self.failures = failures
+        self.failures.expect(RECORD)
         self._record = record
-        self._warn = warn
         self._sinks: list[Sink] = []
 
     def add(self, make: Callable[[], Sink], name: str) -> Sink | None:
@@ -52,9 +54,9 @@ class Sinks:
         except Exception as error:
             if isinstance(error, UserError) and not isinstance(error, DiskSpaceError):
                 raise
-            self._failed(name, error)
+            self.failures.add(name, error)
             return None
-        self.failures.setdefault(name, 0)
+        self.failures.expect(name)
         self._sinks.append(sink)
         return sink
 
@@ -63,7 +65,7 @@ class Sinks:
             try:
                 write(record)
             except Exception as error:
-                self._failed(name, error)
+                self.failures.add(name, error)
 
     def sync(self) -> None:
         """Make the record survive a power cut (before a checkpoint that stands on it is committed)."""
@@ -76,29 +78,22 @@ class Sinks:
             try:
                 sink.close(failed=failed)
             except Exception as error:
-                self._failed(sink.name, error)
+                self.failures.add(sink.name, error)
         self._record.close()
-
-    def _failed(self, name: str, error: Exception) -> None:
-        before = self.failures.get(name, 0)
-        self.failures[name] = before + 1
-        if not before:
-            said = str(error) or type(error).__name__
-            self._warn(f"{name} cannot take the figures of this run: {said}. Training goes on; more of this is counted")
 
 
 def open_sinks(
-    config: MonitorConfig, run_dir: Path, run_id: str, reporter: Reporter, *, steps: int, done: int
+    config: MonitorConfig, run_dir: Path, run_id: str, reporter: Reporter, failures: Failures, *, steps: int, done: int
 ) -> Sinks:
     """The record, and the sinks that the recipe asks for. `done` of `steps` are behind the run. UserError where an
     address cannot be served or a package is missing."""
-    sinks = Sinks(MetricsRecord(run_dir / RECORD), reporter.warn)
+    sinks = Sinks(MetricsRecord(run_dir / RECORD), failures)
     try:
         if config.console:
             sinks.add(lambda: ConsoleSink(reporter, steps, config.console_seconds, done).__enter__(), ConsoleSink.name)
         if config.prometheus.enabled:
             served = sinks.add(
-                lambda: PrometheusSink(config.prometheus, run_dir, run_id, reporter.warn, sinks.failures),
+                lambda: PrometheusSink(config.prometheus, run_dir, run_id, reporter.warn, failures.counts),
                 PrometheusSink.name,
             )
             if isinstance(served, PrometheusSink):

@@ -113,23 +113,24 @@ class TensorFiles:
         names, metrics, values = zip(*rows, strict=True)
         table = pa.table([[step] * len(rows), names, metrics, values], schema=_schema())
         number = self._files[-1].last + 1 if self._files else 0
-        self._write(TensorFile(number, number, step, step), [table])
+        self._files.append(self._write(TensorFile(number, number, step, step), [table]))
         self._join()
 
     def cut_after(self, step: int) -> None:
-        """Drop what was recorded of later steps: training goes on from `step`."""
+        """Drop what was recorded of later steps: training goes on from `step`. What fails is done by the next call."""
         import pyarrow.compute as pc
 
         while self._files and self._files[-1].last_step > step:
-            file = self._files.pop()
-            path = self._folder / file.name
+            file = self._files[-1]
+            kept = []
             if file.first_step <= step:
                 table = self._table(file)
                 table = table.filter(pc.less_equal(table["step"], step))
                 if table.num_rows:
                     last = pc.max(table["step"]).as_py()
-                    self._write(TensorFile(file.first, file.last, file.first_step, last), [table])
-            path.unlink(missing_ok=True)
+                    kept = [self._write(TensorFile(file.first, file.last, file.first_step, last), [table])]
+            (self._folder / file.name).unlink(missing_ok=True)
+            self._files[-1:] = kept
 
     def _join(self) -> None:
         """Join the newest files where there are enough of one size."""
@@ -138,12 +139,9 @@ class TensorFiles:
             tail = self._files[-JOINED:]
             if len(tail) < JOINED or any(file.samples != size for file in tail):
                 return
-            tables = [self._table(file) for file in tail]
-            del self._files[-JOINED:]
-            self._write(
-                TensorFile(tail[0].first, tail[-1].last, tail[0].first_step, max(file.last_step for file in tail)),
-                tables,
-            )
+            last_step = max(file.last_step for file in tail)
+            joined = TensorFile(tail[0].first, tail[-1].last, tail[0].first_step, last_step)
+            self._files[-JOINED:] = [self._write(joined, [self._table(file) for file in tail])]
             for file in tail:
                 (self._folder / file.name).unlink(missing_ok=True)
             size *= JOINED
@@ -157,7 +155,7 @@ class TensorFiles:
         except (OSError, ValueError):  # pyarrow's errors are ValueErrors
             return _schema().empty_table()
 
-    def _write(self, file: TensorFile, tables: Sequence[pa.Table]) -> None:
+    def _write(self, file: TensorFile, tables: Sequence[pa.Table]) -> TensorFile:
         import pyarrow.parquet as pq
 
         path = self._folder / file.name
@@ -172,7 +170,7 @@ class TensorFiles:
                 with suppress(OSError):
                     temp.unlink()
                 raise
-        self._files.append(file)
+        return file
 
 
 def _schema() -> pa.Schema:

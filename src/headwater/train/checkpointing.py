@@ -50,7 +50,7 @@ class CheckpointCallback(Callback):
         self.on_start(trainer)
 
     def figures(self, step: int) -> dict[str, float | None]:
-        """How old the last checkpoint is that is on disk, how often they should come, and how large one is."""
+        """How old the last durable checkpoint is, how often they should come, and how large one is."""
         if (every := self._config.every) is not None:
             age: dict[str, float] = {"checkpoint_age_steps": step - self._kept_step, "checkpoint_every_steps": every}
         else:
@@ -128,7 +128,9 @@ class CheckpointCallback(Callback):
         self._running = False
         for report in self._store.poll():
             facts = {"ephemeral": True} if report.ephemeral else {}
-            self._kept_step, self._kept_at, self._kept_bytes = report.step, time.monotonic(), report.bytes
+            self._kept_bytes = report.bytes
+            if not report.ephemeral:  # those say nothing of the durable ones, which are asked for
+                self._kept_step, self._kept_at = report.step, time.monotonic()
             trainer.run.event(
                 "checkpoint", step=report.step, bytes=report.bytes, seconds=round(report.seconds, 4), **facts
             )

@@ -23,6 +23,8 @@ from statistics import median
 from headwater.parallel.watchdog import last_beat, place_of_frame
 
 USUAL_STEPS = 10.0
+LAST_WORDS_SECONDS = 5.0
+"""The watch may be writing to a disk that does not answer: the run's end does not wait for that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,7 @@ class HangWatch:
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
-        self._thread.join()
+        self._thread.join(LAST_WORDS_SECONDS)
 
     def step(self, seconds: float) -> None:
         """A step has ended that took so long."""

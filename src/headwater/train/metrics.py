@@ -51,7 +51,13 @@ class MetricsCallback(Callback):
             return
         run = trainer.run
         self._sinks = open_sinks(
-            self._config, run.path, run.run_id, trainer.reporter, steps=trainer.steps, done=trainer.step
+            self._config,
+            run.path,
+            run.run_id,
+            trainer.reporter,
+            trainer.failures,
+            steps=trainer.steps,
+            done=trainer.step,
         )
         self._peak = devices.peak_flops(trainer.module.device, trainer.module.precision)
         self._host = HostFigures(trainer.module.device)
@@ -82,6 +88,7 @@ class MetricsCallback(Callback):
         memory = dict(zip(memory, trainer.ranks.most(list(memory.values())), strict=True))
         if self._sinks is not None:  # the rank that writes
             self._sinks.write(self._line(trainer, outcome, memory))
+        trainer.pending.clear()
 
     def _line(self, trainer: Trainer, outcome: StepOutcome, memory: dict[str, int]) -> dict[str, Any]:
         """`memory`: of each figure the largest over ranks."""
@@ -95,6 +102,7 @@ class MetricsCallback(Callback):
         after = max(0.0, outcome.optimizer_seconds - max(0.0, waited - outcome.forward_backward_seconds))
         line: dict[str, Any] = {
             **trainer.record,
+            **trainer.pending,
             "time": round(time.time(), 3),
             "loss": outcome.loss,
             "loss_sma": self._average.value,

@@ -112,7 +112,7 @@ class Resuming:
             for row in self._run.metrics()
             if row.get("step", 0) > step
         ]
-        cut_after(self._run.path / "samples.jsonl", step)
+        cut_after(self._run.samples_path, step)
         cut_after(self._run.metrics_path, step)
         return dropped
 

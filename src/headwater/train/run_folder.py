@@ -153,6 +153,10 @@ class RunFolder:
         return self.path / "metrics.jsonl"
 
     @property
+    def samples_path(self) -> Path:
+        return self.path / "samples.jsonl"
+
+    @property
     def ledger_path(self) -> Path:
         return self.path / "ledger.jsonl"
 
@@ -204,9 +208,8 @@ class RunFolder:
 
     def samples(self) -> Iterator[dict[str, Any]]:
         """{step, prompt, text} of the texts generated while training."""
-        path = self.path / "samples.jsonl"
-        if path.exists():
-            yield from read_jsonl(path, on_broken=lambda *_: None)
+        if self.samples_path.exists():
+            yield from read_jsonl(self.samples_path, on_broken=lambda *_: None)
 
     def differences(self, record: dict[str, Any]) -> list[str]:
         """Where a record differs from the run that is here: `train.z_loss (0.0 there, 0.5 here)`, at most six."""

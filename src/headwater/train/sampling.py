@@ -57,9 +57,10 @@ class SamplingCallback(Callback):
         trainer.spent["validation_seconds"] = time.perf_counter() - started + trainer.spent.get("validation_seconds", 0)
 
     def _write(self, trainer: Trainer, texts: Sequence[str]) -> None:
-        with JsonlLog(trainer.run.path / "samples.jsonl") as log:
-            for prompt, text in zip(self._config.prompts, texts, strict=True):
-                log.append({"step": trainer.step, "prompt": prompt, "text": text})
+        path = trainer.run.samples_path
+        with trainer.failures.kept(path.name), JsonlLog(path) as log:
+            pairs = zip(self._config.prompts, texts, strict=True)
+            log.append(*({"step": trainer.step, "prompt": prompt, "text": text} for prompt, text in pairs))
 
     def _impossible(self, trainer: Trainer) -> bool:
         """Whether there is a reason not to sample in this layout, said once."""

@@ -22,6 +22,7 @@ import torch
 
 from headwater.core.errors import HeadwaterError
 from headwater.core.progress import Reporter
+from headwater.monitor.failures import Failures
 from headwater.parallel.agreement import Ranks
 from headwater.parallel.watchdog import beat
 from headwater.train.batch import Batch
@@ -66,7 +67,9 @@ class Trainer:
     `ranks`: this process among those of the run; only `ranks.first` writes files. `step`: steps done. `tokens`: tokens
     read. `record`: figures of the step in progress, for the metrics callback. `details`: those that are too many for
     its line (of every parameter, head, rank), by metric key, for whoever looks at all of them. `spent`: seconds that
-    callbacks made training wait since the last line of the record, by metric key. `restore` puts back, with
+    callbacks made training wait since the last line of the record, by metric key. `pending`: figures of a step that may
+    have no line of its own, for the next line, by metric key. `failures`: what could not be written of all this.
+    `restore` puts back, with
     `load_state`, the newest state on the ledger's way, after a rewind has been written into it.
     """
 
@@ -98,6 +101,8 @@ class Trainer:
         self.record: dict[str, Any] = {}
         self.details: dict[str, Any] = {}
         self.spent: dict[str, float] = {}
+        self.pending: dict[str, Any] = {}
+        self.failures = Failures(reporter.warn)
         self._batches = batches
         self._restore = restore
         self._stop_signal: signal.Signals | None = None

@@ -1,8 +1,9 @@
 """What a run measures of itself beyond a step's outcome, as one callback.
 
 In: steps of the train module, which it observes. Out, on every rank: `trainer.details`, the figures of all parameters
-and heads in sampled steps, and every `RANKS_EVERY` steps all ranks' own times, for detectors; in `trainer.record`, the
-few of them that fit into a line; `tensors/` in the run's folder. Comes before the detectors and the metrics.
+and heads in sampled steps, and every `RANKS_EVERY` steps all ranks' own times, for detectors; in `trainer.record` and
+`trainer.pending`, the few of them that fit into a line; `tensors/` in the run's folder. Comes before the detectors and
+the metrics.
 
     callbacks = [..., CollectorsCallback(monitor), detection, metrics]
 """
@@ -10,17 +11,15 @@ few of them that fit into a line; `tensors/` in the run's folder. Comes before t
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
 from statistics import median
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from headwater.core.errors import DiskSpaceError
 from headwater.monitor.config import MonitorConfig
-from headwater.monitor.tensor_files import TensorFiles
+from headwater.monitor.tensor_files import FOLDER, TensorFiles
 from headwater.monitor.tensor_series import TENSOR_METRICS
 from headwater.monitor.tensor_summary import LowGradients, summary
 from headwater.parallel.agreement import Ranks
@@ -87,14 +86,16 @@ class CollectorsCallback(Callback):
     def on_start(self, trainer: Trainer) -> None:
         self._clock = StepClock(trainer.module, trainer.ranks, self._config.which if self._config.every else ())
         trainer.module.observer = self._clock
-        if trainer.ranks.first and self._config.every:
-            with self._kept(trainer):
+        # Also where nothing is sampled any more: what is there of steps that are trained again has to go.
+        if trainer.ranks.first and (self._config.every or (trainer.run.path / FOLDER).is_dir()):
+            with trainer.failures.kept(FOLDER):
                 self._files = TensorFiles(trainer.run.path)
         self.on_rewind(trainer)
 
     def on_rewind(self, trainer: Trainer) -> None:
         self._begin_anew()
-        with self._kept(trainer):
+        trainer.pending.pop("straggler_score", None)
+        with trainer.failures.kept(FOLDER):
             if self._files is not None:
                 self._files.cut_after(trainer.step)
 
@@ -122,18 +123,9 @@ class CollectorsCallback(Callback):
     def _keep(self, trainer: Trainer, sample: dict[str, dict[str, float]]) -> None:
         trainer.details |= {TENSOR_METRICS[metric]: values for metric, values in sample.items()}
         trainer.record |= summary(sample, self._low.add(sample), high=self._high, extremes=self._config.extremes)
-        with self._kept(trainer):
+        with trainer.failures.kept(FOLDER):
             if self._files is not None:
                 self._files.append(trainer.step, sample)
-
-    @contextmanager
-    def _kept(self, trainer: Trainer) -> Iterator[None]:
-        """What cannot be written down is no reason to end a run."""
-        try:
-            yield
-        except (OSError, DiskSpaceError) as error:
-            trainer.reporter.warn(f"figures of parameters and heads are no longer kept: {error}")
-            self._files = None
 
     def _compare_ranks(self, trainer: Trainer, clock: StepClock) -> None:
         """Every so many steps, who took how long for its own part of them: all but waiting for others."""
@@ -152,7 +144,7 @@ class CollectorsCallback(Callback):
         middle = median(seconds)
         trainer.details["rank_seconds"] = seconds
         slowest = sorted(range(len(seconds)), key=lambda rank: -seconds[rank])[:SLOWEST]
-        trainer.record["straggler_score"] = {str(rank): middle / max(seconds[rank], 1e-9) for rank in slowest}
+        trainer.pending["straggler_score"] = {str(rank): middle / max(seconds[rank], 1e-9) for rank in slowest}
 
     def _begin_anew(self) -> None:
         self._late_seconds, self._work_seconds, self._steps = 0.0, 0.0, 0
