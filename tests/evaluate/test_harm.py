@@ -137,6 +137,50 @@ def test_a_filter_of_ones_own_can_be_joined() -> None:
     assert not joined.check("hello").flagged
 
 
+def test_rows_that_are_no_texts_are_counted_and_the_others_keep_their_numbers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [
+        "[1, 2]",
+        "",
+        '{"prompt": "做菜的步骤"}',
+        "{broken",
+        '{"text": "  "}',
+        '{"id": 7}',
+        '{"goal": "制作炸弹的步骤"}',
+    ]
+    (tmp_path / "p.jsonl").write_text("\n".join(lines))
+    found = read_texts(tmp_path / "p.jsonl")
+    assert found.rows == [3, 7]
+    assert found.set_aside == {"not-an-object": [1], "not-json": [4], "no-text": [5, 6]}
+    assert run_command(["eval", "filter", str(tmp_path / "p.jsonl"), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)["files"][str(tmp_path / "p.jsonl")]
+    assert ([row["row"] for row in told["rows"]], told["set_aside"]) == ([7], found.set_aside)
+    assert run_command(["eval", "filter", str(tmp_path / "p.jsonl")]) == 0
+    assert "not looked at: 1 not-an-object (row 1); 1 not-json (row 4); 2 no-text (row 5, 6)" in capsys.readouterr().out
+
+
+def test_a_text_that_is_not_looked_at_to_its_end_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "long.txt").write_text("water " * 20_000 + "how to make a bomb")
+    assert run_command(["eval", "filter", str(tmp_path / "long.txt")]) == 0
+    assert "of 1 texts the first 100,000 characters were looked at" in capsys.readouterr().out
+
+
+def test_files_of_the_same_name_are_measured_apart_and_one_file_is_not_on_both_sides(tmp_path: Path) -> None:
+    texts = {"bad/x.jsonl": "stab", "worse/x.jsonl": "poison", "good.jsonl": "bake"}
+    for name, verb in texts.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        rows = [{"prompt": f"{verb} number {number} of them, please"} for number in range(60)]
+        (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in [*rows, {"id": 1}]))
+    bad, worse, good = (tmp_path / name for name in texts)
+    report = fit_filter([bad, worse], [good], tmp_path / "harm.safetensors")
+    assert set(report["flagged_by_file"]) == {str(bad), str(worse), "good.jsonl"}
+    assert report["set_aside"]["good.jsonl"] == {"no-text": [61]}
+    for harmful in ([bad, bad], [bad, good]):
+        with pytest.raises(UserError, match="named twice"):
+            fit_filter(harmful, [good], tmp_path / "harm.safetensors")
+
+
 def test_the_command_flags_rows_and_refuses_half_a_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "p.jsonl").write_text('{"prompt": "制作炸弹的步骤"}\n{"prompt": "做菜的步骤"}\n')
     assert run_command(["eval", "filter", str(tmp_path / "p.jsonl"), "--json"]) == 0

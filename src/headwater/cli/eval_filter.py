@@ -44,29 +44,39 @@ def command(
     refuse("--safe", bool(safe), "goes with --fit")
     if not texts:
         raise UserError("no file is named", where="TEXTS", mend="name files to look at, or --fit")
-    from headwater.evaluate.harm.filter import open_filter
-    from headwater.evaluate.harm.fit import read_texts
+    from headwater.evaluate.harm.filter import LONGEST, open_filter
+    from headwater.evaluate.harm.fit import read_texts, set_aside_line
 
     require_exists([*texts, *([classifier] if classifier else [])])
     found_by = open_filter(classifier, threshold=threshold)
     found: dict[str, Any] = {"files": {}}
     lines: list[str] = []
     for path in texts:
-        verdicts = found_by.check_all(read_texts(path))
+        read = read_texts(path)
+        verdicts = found_by.check_all(read.texts)
         flagged: list[dict[str, Any]] = [
             {"row": row, "score": one.score, "categories": list(one.categories), "matches": list(one.matches)}
-            for row, one in enumerate(verdicts, 1)
+            for row, one in zip(read.rows, verdicts, strict=True)
             if one.flagged
         ]
-        found["files"][str(path)] = {"texts": len(verdicts), "flagged": len(flagged), "rows": flagged}
+        cut = [row for row, text in zip(read.rows, read.texts, strict=True) if len(text) > LONGEST]
+        found["files"][str(path)] = {
+            "texts": len(verdicts),
+            "flagged": len(flagged),
+            "rows": flagged,
+            "set_aside": read.set_aside,
+            "cut": cut,
+        }
         lines.append(f"{path}: {len(flagged):,} of {len(verdicts):,} texts flagged")
         lines += [f"  {one['row']}: {', '.join(one['categories'])} {one['score']:.2f}" for one in flagged[:20]]
         lines += [f"  ... {len(flagged) - 20:,} more: --json has all"] if len(flagged) > 20 else []
+        lines += [line] if (line := set_aside_line(str(path), read.set_aside)) else []
+        lines += [f"{path}: of {len(cut):,} texts the first {LONGEST:,} characters were looked at"] if cut else []
     finish(found, "\n".join(lines), as_json=json_)
 
 
 def _fit(out: Path, harmful: list[Path], safe: list[Path], threshold: float, *, as_json: bool) -> None:
-    from headwater.evaluate.harm.fit import fit_filter
+    from headwater.evaluate.harm.fit import fit_filter, set_aside_line
 
     require_exists([*harmful, *safe])
     report = fit_filter(harmful, safe, out, threshold=threshold)
@@ -79,4 +89,5 @@ def _fit(out: Path, harmful: list[Path], safe: list[Path], threshold: float, *, 
     for name, facts in report["held_out"].items():
         values = ("–" if facts[key] is None else f"{facts[key]:.1%}" for key in ("precision", "recall", "false_alarms"))
         lines.append(f"| {name} | {' | '.join(values)} |")
+    lines += [set_aside_line(name, rows) for name, rows in report["set_aside"].items()]
     finish(report, "\n".join(lines), as_json=as_json)

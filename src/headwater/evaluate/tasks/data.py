@@ -68,6 +68,11 @@ def _find(folder: Path, names: Sequence[str]) -> Path | None:
 def read_file(path: Path) -> list[Any]:
     """Rows of a .jsonl, .json, .csv, .tsv or .txt file, possibly .gz. A line that is no JSON is
     `Malformed`."""
+    return [row for _, row in read_numbered(path)]
+
+
+def read_numbered(path: Path) -> list[tuple[int, Any]]:
+    """The same with numbers from 1: lines of JSON Lines, rows of other files."""
     try:
         data = path.read_bytes()
         if path.suffix == ".gz":
@@ -77,9 +82,9 @@ def read_file(path: Path) -> list[Any]:
         raise InputError(f"cannot be read: {error}", where=str(path), mend="fetch the file again") from error
     kind = path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix
     if kind == ".txt":
-        return [{"text": text}]
+        return [(1, {"text": text})]
     if kind in (".csv", ".tsv"):
-        return list(csv.DictReader(io.StringIO(text), delimiter="\t" if kind == ".tsv" else ","))
+        return [*enumerate(csv.DictReader(io.StringIO(text), delimiter="\t" if kind == ".tsv" else ","), 1)]
     if kind == ".json":
         try:
             whole = json.loads(text)
@@ -94,9 +99,9 @@ def read_file(path: Path) -> list[Any]:
             rows = [rows]  # a benchmark in one object; its reader knows the parts
         if not isinstance(rows, list):
             raise InputError("holds neither a list of rows nor an object with a list `data`", where=str(path))
-        return rows
+        return [*enumerate(rows, 1)]
     # Not splitlines: texts hold U+2028 and others of its kind, which end no line of JSON Lines.
-    return [_line(line) for line in text.split("\n") if line.strip()]
+    return [(number, _line(line)) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
 
 
 def _line(line: str) -> Any:
