@@ -74,6 +74,54 @@ def test_results_without_a_common_task_and_folders_without_records_are_said(tmp_
         compare(a, tmp_path / "c")
 
 
+def test_few_items_that_agree_show_nothing_and_say_so(tmp_path: Path) -> None:
+    a, b = write(tmp_path / "a", "piqa", [1, 0, 1]), write(tmp_path / "b", "piqa", [1, 0, 1])
+    assert "| inf | 3 |" in compare_text(compare(a, b))
+    a, b = write(tmp_path / "a", "piqa", [0.5, 0.25]), write(tmp_path / "b", "piqa", [0.5, 0.25])
+    assert "| unknown | 2 |" in compare_text(compare(a, b))
+
+
+@pytest.mark.parametrize(
+    ("written", "message"),
+    [(None, "has no results.json: its run did not come to its end"), ('{"tasks": {', "results.json cannot be read")],
+)
+def test_a_result_that_is_not_whole_is_said_beside_its_records(
+    tmp_path: Path, written: str | None, message: str
+) -> None:
+    a, b = write(tmp_path / "a", "piqa", [1, 0]), write(tmp_path / "b", "piqa", [1, 1])
+    (a / "results.json").write_text("{}")
+    if written is not None:
+        (b / "results.json").write_text(written)
+    found = compare(a, b)
+    assert list(found["notes"]) == [str(b)]
+    assert message in found["notes"][str(b)]
+    assert message in compare_text(found)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["[1, 2]", "7", '{"id": "x"}', '{"id": "x", "metrics": [1]}', '{"id": "x", "metrics": {"acc": "1"}}',
+     '{"id": "x", "metrics": {"acc": null}}', '{"id": "x", "metrics": {"acc": 1}, "sums": {"nats": "a"}}'],
+)  # fmt: skip
+def test_a_line_that_is_no_record_is_named(tmp_path: Path, line: str) -> None:
+    a, b = write(tmp_path / "a", "piqa", [1, 0]), write(tmp_path / "b", "piqa", [1, 0])
+    path = b / "records" / "piqa.jsonl"
+    path.write_text(path.read_text() + line + "\n")
+    with pytest.raises(InputError, match="no item's record") as caught:
+        compare(a, b)
+    assert caught.value.where == f"{path}:4"
+
+
+def test_items_with_the_same_id_and_question_are_paired_one_by_one(tmp_path: Path) -> None:
+    a, b = write(tmp_path / "a", "piqa", [1, 0, 1]), write(tmp_path / "b", "piqa", [1, 0, 1])
+    for folder in (a, b):
+        path = folder / "records" / "piqa.jsonl"
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        path.write_text("".join(json.dumps({**row, "id": ["same"]} if "id" in row else row) + "\n" for row in rows))
+    found = compare(a, b)["tasks"]["piqa"]
+    assert (found["items"], found["not_in_both"], found["metrics"]["acc"]["mcnemar"]["only_first"]) == (3, 0, 0)
+
+
 def test_the_command_prints_one_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     a, b = write(tmp_path / "a", "piqa", [1, 0, 1]), write(tmp_path / "b", "piqa", [1, 1, 1])
     assert run_command(["eval", "compare", str(a), str(b), "--json"]) == 0

@@ -88,6 +88,14 @@ def test_the_detectable_difference_is_the_textbook_one() -> None:
     assert s.minimum_detectable_difference([1.0], [0.0]) == math.inf
 
 
+def test_items_that_all_agree_do_not_make_every_difference_detectable() -> None:
+    # Six items that only one model has right are the fewest with p <= 0.05: 2 x 0.5^6 = 0.031, of five 0.0625.
+    assert s.minimum_detectable_difference([1.0] * 200, [1.0] * 200) == pytest.approx(6 / 200)
+    assert s.minimum_detectable_difference([1.0, 0.0, 1.0], [1.0, 1.0, 1.0]) == math.inf
+    assert s.minimum_detectable_difference([1.0] * 10, [1.0] * 10, confidence=0.99) == pytest.approx(8 / 10)
+    assert math.isnan(s.minimum_detectable_difference([0.5, 0.7], [0.5, 0.7]))
+
+
 @pytest.mark.parametrize(("probability", "z"), [(0.5, 0.0), (0.975, 1.959963984540054), (0.001, -3.090232306167813)])
 def test_quantiles_of_the_normal_distribution_are_those_of_tables(probability: float, z: float) -> None:
     assert s.normal_quantile(probability) == pytest.approx(z, abs=1e-9)

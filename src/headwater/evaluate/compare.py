@@ -9,15 +9,17 @@ many items could have shown. Results of different protocols are refused: their d
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from math import isfinite, isnan
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from headwater.core.errors import InputError, UserError
-from headwater.core.jsonl import read_jsonl
+from headwater.core.jsonl import parse_json, read_jsonl
 from headwater.evaluate.statistics import (
     CONFIDENCE,
     RESAMPLES,
@@ -30,6 +32,9 @@ from headwater.evaluate.statistics import (
 
 SUMS = {"tokens": "token", "whitespace_words": "word", "units": "unit", "bytes": "byte"}
 """What nats are divided by, of the sums a record of a whole text has."""
+
+
+_AGAIN = "delete the file and score the task again with the same command"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +61,39 @@ def read_records(path: Path) -> dict[str, TaskRecords]:
             if path.is_file():
                 raise InputError("is no file of items' records", where=str(file), mend="name records/TASK.jsonl")
             continue
+        for number, row in enumerate(rows, 2):
+            if not _is_record(row):
+                raise InputError("this line is no item's record", where=f"{file}:{number}", mend=_AGAIN)
         found[head["task"]] = TaskRecords(head["task"], head["fingerprint"], file, rows)
     if not found:
         raise InputError(
             "holds no records of tasks", where=str(path), mend="name the --out folder of a `headwater eval --tasks`"
         )
     return found
+
+
+def _is_record(row: Any) -> bool:
+    """Whether a line has what is compared: figures by name, and for whole texts sums."""
+    if not isinstance(row, dict):
+        return False
+    tables = [row.get("metrics", {} if "failed" in row else None), row.get("sums", {})]
+    return all(
+        isinstance(table, dict) and all(isinstance(v, int | float) and isfinite(v) for v in table.values())
+        for table in tables
+    )
+
+
+def _unfinished(path: Path) -> str:
+    """What speaks against a result folder whose records can be read; "" if nothing does."""
+    if not (path / "records").is_dir():
+        return ""
+    try:
+        parse_json((path / "results.json").read_bytes())
+    except FileNotFoundError:
+        return "it has no results.json: its run did not come to its end"
+    except (OSError, ValueError) as error:
+        return f"its results.json cannot be read ({error}); the records alone are compared"
+    return ""
 
 
 def compare(
@@ -91,7 +123,10 @@ def compare(
     found = {task: _task(ours[task], theirs[task], settings) for task in tasks or common}
     _adjust(found)
     left = sorted((set(ours) | set(theirs)) - set(found))
-    return {"first": str(first), "second": str(second), **settings, "tasks": found, "not_compared": left}
+    notes = {str(path): note for path in (first, second) if (note := _unfinished(path))}
+    return {
+        "first": str(first), "second": str(second), **settings, "tasks": found, "not_compared": left, "notes": notes,
+    }  # fmt: skip
 
 
 def _task(ours: TaskRecords, theirs: TaskRecords, settings: dict[str, Any]) -> dict[str, Any]:
@@ -102,8 +137,8 @@ def _task(ours: TaskRecords, theirs: TaskRecords, settings: dict[str, Any]) -> d
             where=f"{ours.path} {theirs.path}",
             mend="score both models under the same one; their results.json say what differs (protocol)",
         )
-    by_id = {_key(row, place): row for place, row in enumerate(theirs.rows)}
-    pairs = [(row, by_id[_key(row, place)]) for place, row in enumerate(ours.rows) if _key(row, place) in by_id]
+    by_id = dict(_keyed(theirs.rows))
+    pairs = [(row, by_id[key]) for key, row in _keyed(ours.rows) if key in by_id]
     scored = [(a, b) for a, b in pairs if "failed" not in a and "failed" not in b]
     if not scored:
         raise InputError(f"task {ours.task}: no item was scored by both", where=f"{ours.path} {theirs.path}")
@@ -127,9 +162,14 @@ def _task(ours: TaskRecords, theirs: TaskRecords, settings: dict[str, Any]) -> d
     }
 
 
-def _key(row: dict[str, Any], place: int) -> tuple[Any, ...]:
-    """Ids need not be unique in public files: the question goes with them."""
-    return (row.get("id", place), row.get("context", ""), row.get("group", ""))
+def _keyed(rows: Sequence[dict[str, Any]]) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
+    """Rows with what they are known by. Ids need not be unique in public files: the question goes with them, and where
+    that is the same too, which of them it is."""
+    seen: Counter[tuple[str, ...]] = Counter()
+    for place, row in enumerate(rows):
+        key = (repr(row.get("id", place)), repr(row.get("context", "")), repr(row.get("group", "")))
+        seen[key] += 1
+        yield (*key, str(seen[key])), row
 
 
 def _metric(first: list[float], second: list[float], settings: dict[str, Any]) -> dict[str, Any]:
@@ -198,10 +238,11 @@ def compare_text(found: dict[str, Any]) -> str:
         for name, metric in facts["metrics"].items():
             low, high = metric["interval"]
             seen = metric.get("minimum_detectable_difference")
+            shown = "" if seen is None else "unknown" if isnan(seen) else f"{seen:.3g}"
             lines.append(
                 f"| {task} | {name} | {metric['first']:.4g} | {metric['second']:.4g} | {metric['difference']:+.4g} | "
                 f"{low:+.4g} to {high:+.4g} | {metric['p_value']:.3g} | {metric['p_value_adjusted']:.3g} | "
-                f"{'' if seen is None else f'{seen:.3g}'} | {facts['items']:,} |"
+                f"{shown} | {facts['items']:,} |"
             )
     lines += [
         "",
@@ -211,6 +252,7 @@ def compare_text(found: dict[str, Any]) -> str:
     for task, facts in found["tasks"].items():
         if facts["not_in_both"] or facts["not_scored"]:
             lines.append(f"{task}: {facts['not_in_both']:,} items are not in both, {facts['not_scored']:,} not scored.")
+    lines += [f"{path}: {note}." for path, note in found["notes"].items()]
     if found["not_compared"]:
         lines.append(f"Not in both, or not asked for: {', '.join(found['not_compared'])}.")
     return "\n".join(lines)

@@ -116,12 +116,21 @@ def minimum_detectable_difference(
     first: Values, second: Values, *, power: float = 0.8, confidence: float = CONFIDENCE
 ) -> float:
     """The smallest true difference that a paired test on so many such items finds with probability `power`:
-    (z of the confidence + z of the power) x the standard error of the difference. Infinite for fewer than two items."""
+    (z of the confidence + z of the power) x the standard error of the difference. Infinite for fewer than two items; of
+    items that are right or wrong, at least what the exact test can find at all. NaN where all items differ alike: they
+    do not say how much others would."""
     a, b = _pair(first, second)
     if len(a) < 2:
         return math.inf
-    error = float((b - a).std(ddof=1)) / math.sqrt(len(a))
-    return (normal_quantile((1 + confidence) / 2) + normal_quantile(power)) * error
+    least = 0.0
+    if np.isin(a, (0.0, 1.0)).all() and np.isin(b, (0.0, 1.0)).all():
+        fewest = next(count for count in range(1, 1075) if sign_test(count, 0) <= 1 - confidence)
+        least = fewest / len(a) if fewest <= len(a) else math.inf
+    spread = float((b - a).std(ddof=1))
+    if not spread:
+        return least or math.nan
+    error = spread / math.sqrt(len(a))
+    return max(least, (normal_quantile((1 + confidence) / 2) + normal_quantile(power)) * error)
 
 
 def normal_quantile(probability: float) -> float:
