@@ -64,8 +64,7 @@ def fit(rows: Table, mask: np.ndarray, priors: dict[str, Any], z: np.ndarray, ev
 def interval(rows: Table, left_out: np.ndarray, halves: np.ndarray, known: np.ndarray) -> dict[str, float]:
     """Weights of the half-width: residuals of left-out families on the features, then scaled.
 
-    The scale is half-way between what holds 80 % of families never seen and of other rows of families seen: a user's
-    run is one or the other.
+    Two scales: what holds 80 % of families never seen, and of other rows of families seen.
     """
     use = rows.scored | (rows.moe & np.isfinite(left_out))
     residual = np.abs(np.log(left_out / rows.measured))
@@ -76,10 +75,9 @@ def interval(rows: Table, left_out: np.ndarray, halves: np.ndarray, known: np.nd
     near = np.abs(np.log(halves / rows.measured))
     scored = rows.scored
     scales = [float(np.quantile(r[scored] / width[scored], 0.8)) for r in (residual, near)]
-    scale = float(np.mean(scales))
     print("scales for 80 %: family never seen, family seen:", scales)
     out = {name: round(float(w), 4) for name, w in zip(FEATURES, weights, strict=True)}
-    return {**out, "scale": round(scale, 3), "share": 0.8}
+    return {**out, "seen": round(scales[1], 3), "unseen": round(scales[0], 3), "share": 0.8}
 
 
 def main() -> None:

@@ -79,7 +79,7 @@ def sweep_correlations(table: Table, predictions: Predictions) -> dict[str, floa
 def evaluate(table: Table, predictions: Predictions) -> dict[str, Any]:
     """The figures, keyed as the command prints them."""
     error = np.abs(predictions.throughput / table.measured - 1.0)
-    width = half_width(predictions.features)
+    width = half_width(predictions.features, predictions.unseen)
     inside = np.abs(np.log(predictions.throughput / table.measured)) <= width
     scored, families = table.scored, table.families
     by_family = {}
@@ -98,13 +98,13 @@ def evaluate(table: Table, predictions: Predictions) -> dict[str, Any]:
     false_fits, false_oom, oom_rows = 0, 0, 0
     for index, row in enumerate(table.rows):
         pick = predictions.pick[index]
-        if "OUTCOME=OOM" in row.row["notes"]:
+        if row.out_of_memory:
             oom_rows += 1
             false_fits += int(table.fits[pick])
         elif np.isfinite(table.measured[index]):
             false_oom += int(not table.fits[pick])
         gauge = measured_memory(row.row)
-        if gauge is not None and row.row["grade"] in ("A", "B"):
+        if gauge is not None and row.graded:
             value = float(np.asarray(getattr(table.memory, gauge[1]))[pick])
             kind = "allocated" if gauge[1] == "allocated" else "device"
             memory[kind].append(abs(value / gauge[0] - 1.0))
@@ -152,7 +152,7 @@ COLUMNS = (
 
 def row_lines(table: Table, predictions: Predictions) -> list[dict[str, Any]]:
     """One dictionary a row of the table, skipped ones with their reason."""
-    width = half_width(predictions.features)
+    width = half_width(predictions.features, predictions.unseen)
     lines: list[dict[str, Any]] = []
     for index, row in enumerate(table.rows):
         pick = predictions.pick[index]

@@ -2,7 +2,8 @@
 
 The width grows with what the model knows worst: the share of the step in exposed traffic, in the host, in experts;
 fields that were searched because nobody published them; 8- and 4-bit arithmetic. Weights are in
-`data/coefficients.yaml`, fitted by `benchmarks/plan_fit.py` so that 80 % of the rows of families left out fall inside.
+`data/coefficients.yaml`, fitted by `benchmarks/plan_fit.py`: 80 % of other rows of a family fall inside the interval of
+a source that was seen, 80 % of the rows of a family left out inside that of one that was not.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ def features(parts: Mapping[str, Array], total: Array, moe: Array, searched: Arr
     return np.stack(columns, axis=-1)
 
 
-def half_width(table: Array) -> Array:
-    """Half-width of the 80 % interval in log throughput for a table of features [cases, 6]."""
+def half_width(table: Array, unseen: Array) -> Array:
+    """Half-width of the 80 % interval in log throughput for a table of features [cases, 6]; wider where the source of
+    the run, its software and site, is none that the constants were fitted on (`unseen`, [cases])."""
     weights = raw()["interval"]
-    return table @ np.array([weights[name] for name in FEATURES]) * weights["scale"]
+    scale = np.where(unseen, weights["unseen"], weights["seen"])
+    return table @ np.array([weights[name] for name in FEATURES]) * scale

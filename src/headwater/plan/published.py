@@ -17,11 +17,10 @@ from headwater.core.errors import InputError
 from . import counts
 from .cases import Schedule
 from .cases import stack as stack_cases
-from .compute import NEW_UNITS
-from .hardware import Accelerator, accelerator
+from .hardware import accelerator
 from .precision import arithmetic
-from .published_table import BLANK, Row, clean, number
-from .stacks import Stack, raw, stack
+from .published_software import network, overrides, software
+from .published_table import Row, clean, number, spelled
 
 SCHEDULES = {
     "": Schedule.NONE,
@@ -32,16 +31,17 @@ SCHEDULES = {
     "1f1b": Schedule.ONE_F_ONE_B,
     "gpipe": Schedule.GPIPE,
     "1f1b-interleaved": Schedule.INTERLEAVED,
-    "1f1b-interleaved-variant": Schedule.INTERLEAVED,
     "zb-h1": Schedule.ZB_H1,
     "zb-1p": Schedule.ZB_1P,
     "zb-h2": Schedule.ZB_H2,
     "zb-2p": Schedule.ZB_2P,
     "zb-v": Schedule.ZB_V,
-    "zbv": Schedule.ZB_V,
     "dualpipe": Schedule.DUALPIPE,
 }
 MICRO_BATCHES = (1, 2, 3, 4, 6, 8, 12, 16)
+# Selective checkpointing of FSDP that keeps half: every second layer, or of each layer's products every second.
+HALF_AGAIN = ("every second", "every other", "every 2nd", "per-op")
+NEAR_PARAMETERS = 0.02  # published counts are rounded
 DEFAULT_VOCAB = 51200.0  # GPT-2's 50257 padded for tensor parallelism, what Megatron papers use
 
 
@@ -62,58 +62,19 @@ class Published:
     def moe(self) -> bool:
         return bool(number(self.row["moe_experts"]))
 
+    @property
+    def graded(self) -> bool:
+        """Measured with a layout; a table without grades is taken at its word."""
+        return self.row["grade"] in ("A", "B", "")
 
-def source_facts(row: Row, part: Accelerator) -> tuple[Stack, float, dict[str, float]]:
-    """Software stack, network bytes/s a GPU, and overrides that the row's own notes state."""
-    table = raw()
-    known = table["sources"].get(row["family"])
-    notes, model, precision = row["notes"].lower(), row["model"].lower(), row["precision"]
-    short = re.split(r"[-_]", part.name)[0]
-    network = float(table["gpu_network"].get(short, 25.0))
-    if known is None:
-        zero3 = row["zero_stage"].startswith("3")
-        unfused = short == "v100" or (precision == "fp16" and row["recompute"] == "full")
-        recent = part.peak_flops(part.half) > NEW_UNITS
-        name = "megatron-2021" if unfused else "megatron-core" if recent else "megatron-2023"
-        name = "xla" if short == "tpu" else "fsdp-compiled" if zero3 and not unfused else name
-        known = {"stack": name}
-    name = known["stack"]
-    if "nic_gbs" in known:
-        network = float(known["nic_gbs"])
-    if short in ("h100", "h200") and row["family"] == "llm-foundry":
-        network = 50.0
-    if row["family"] == "ibm-fms" and short == "h100":
-        network = 12.5
-    if short in ("b300", "gb300"):
-        network = float(table["gpu_network"][short])
-    if "oom" in row["family"] and "sc21" in row["source"].lower():
-        name, network = "megatron-2021", 25.0
-    if row["schedule"] == "dp" and row["zero_stage"].startswith("3"):
-        name = "deepspeed-zero3"
-    if "megascale)" in model:
-        name = "megascale"
-    if row["family"] == "torchtitan" and "eager" in notes:
-        name = "fsdp-eager"
-    if name == "bigscience" and precision == "bf16":
-        name = "bigscience-bf16"
-    overrides: dict[str, float] = {}
-    if "sequence parallelism on" in notes:
-        overrides["sequence_parallel"] = 1.0
-    elif "no sequence parallelism" in notes:
-        overrides["sequence_parallel"] = 0.0
-    if "async tp" in notes or "asynctp" in notes:
-        overrides["overlap_tp"] = 1.0
-    if "vanilla tp" in notes or "2d fsdp+tp" in notes:
-        overrides["overlap_tp"] = 0.0
-    if "parallel transformer block" in notes or "ptb" in notes or row["family"] in ("neox", "palm"):
-        overrides["parallel_block"] = 1.0
-    if "sliding-window" in notes or "swa" in notes:
-        overrides["window"], overrides["window_share"] = 1024.0, 1.0  # length not published: assumed
-    if name.startswith("bigscience") and "numa fix" not in notes and row["family"] == "bloom-sweep":
-        overrides["derate"] = 1.03  # the source: its later fix of PCIe affinity gave 1 to 5 %
-    if "params not resharded" in notes:
-        overrides["reshard"] = 0.0
-    return stack(name), network * 1e9, overrides
+    @property
+    def out_of_memory(self) -> bool:
+        return "outcome=oom" in self.row["notes"].lower()
+
+    @property
+    def usual_software(self) -> bool:
+        """Nothing is known of its software but what is usual."""
+        return any(note.startswith("software:") for note in self.assumed)
 
 
 def _model(row: Row, siblings: Sequence[Row], assumed: list[str]) -> dict[str, float] | str:
@@ -121,7 +82,6 @@ def _model(row: Row, siblings: Sequence[Row], assumed: list[str]) -> dict[str, f
     hidden = number(row["hidden"])
     if hidden is None:
         return "no model dimensions published"
-    gated = number(row["gated_mlp"]) or 0.0
     ffn = number(row["ffn"])
     experts = number(row["moe_experts"]) or 0.0
     vocab = number(row["vocab"])
@@ -154,7 +114,10 @@ def _model(row: Row, siblings: Sequence[Row], assumed: list[str]) -> dict[str, f
     oss = "gpt oss" in row["model"].lower() or "gpt-oss" in row["model"].lower()
     if oss:
         head_dim = 64.0
-    dense = re.search(r"dense_layers=(\d+)", row["notes"])
+    kv_heads = number(row["kv_heads"]) or heads
+    layer = 2.0 * hidden * head_dim * (heads + kv_heads)
+    gated, tied = _gate_and_table(row, layers * layer, layers * hidden * (ffn or 0.0), vocab * hidden, assumed)
+    dense = re.search(r"dense_layers=(\d+)", row["notes"].lower())
     dense_layers = float(dense.group(1)) if dense else 3.0 if mla and layers > 10 else 0.0
     expert_ffn = number(row["moe_ffn"]) or 0.0
     v2 = "v2" in row["model"].lower()
@@ -162,12 +125,12 @@ def _model(row: Row, siblings: Sequence[Row], assumed: list[str]) -> dict[str, f
         "layers": layers,
         "hidden": hidden,
         "heads": heads,
-        "kv_heads": number(row["kv_heads"]) or heads,
+        "kv_heads": kv_heads,
         "head_dim": 192.0 if mla else head_dim,
         "ffn": ffn or 0.0,
         "vocab": vocab,
         "gated": gated,
-        "tied": float(gated == 0 or ("tie embeddings" in row["notes"] and (number(row["params_b"]) or 9) < 4)),
+        "tied": tied,
         "experts": experts,
         "topk": number(row["moe_topk"]) or 0.0,
         "expert_ffn": expert_ffn,
@@ -182,6 +145,29 @@ def _model(row: Row, siblings: Sequence[Row], assumed: list[str]) -> dict[str, f
         "window": 128.0 if oss else 0.0,  # GPT-OSS: every other layer sees 128 tokens
         "window_share": 0.5 if oss else 0.0,
     }
+
+
+def _gate_and_table(row: Row, attention: float, ffn: float, table: float, assumed: list[str]) -> tuple[float, float]:
+    """Whether the feed-forward is gated and the two embeddings are one, 0 or 1: as published, else what comes nearest
+    to the published parameters, else the habit (gated since Llama, one table before)."""
+    stated = number(row["gated_mlp"])
+    total = (number(row["params_b"]) or 0.0) * 1e9
+    small = "tie embeddings" in row["notes"].lower() and 0 < total < 4e9
+    if number(row["moe_experts"]):
+        return stated or 0.0, float(not stated or small)
+    gates = (0.0, 1.0) if stated is None and total else (stated or 0.0,)
+    error = {
+        (gate, tied): abs((attention + (2.0 + gate) * ffn + (2.0 - tied) * table) / total - 1.0)
+        for gate in gates
+        for tied in (0.0, 1.0)
+        if total
+    }
+    gated, tied = min(error, key=lambda pair: error[pair]) if error else (gates[0], float(not gates[0]))
+    if not error or error[(gated, tied)] > NEAR_PARAMETERS:
+        tied = float(not gated or small)
+    if stated is None:
+        assumed.append(f"gated_mlp={gated:.0f}" + (" from parameters" if error else ""))
+    return gated, tied
 
 
 def _chunks(row: Row, layers: float, pp: float, schedule: Schedule) -> list[float]:
@@ -199,9 +185,10 @@ def _chunks(row: Row, layers: float, pp: float, schedule: Schedule) -> list[floa
 
 def prepare(row: Row, siblings: Sequence[Row]) -> Published:
     """Turn one row into its variants; `skipped` says why a row cannot be predicted."""
-    row = {key: "" if value is None or value.strip().lower() in BLANK else value for key, value in row.items()}
-    out = Published(row, [])
-    out.skipped = clean(row, out.assumed)
+    assumed: list[str] = []
+    row = spelled(row, assumed)
+    out = Published(row, [], assumed)
+    out.skipped = clean(row, assumed)
     if out.skipped:
         return out
     try:
@@ -227,8 +214,8 @@ def _prepare(row: Row, siblings: Sequence[Row], out: Published) -> Published:
         fixed = gpus / (tp * pp * cp)
         out.assumed.append(f"dp={fixed:.0f} from GPUs (source says {dp:.0f})")
         dp = max(fixed, 1.0)
-    software, network, overrides = source_facts(row, part)
-    schedule = SCHEDULES.get(row["schedule"], Schedule.ONE_F_ONE_B)
+    stack = software(row, part, out.assumed)
+    schedule = SCHEDULES[row["schedule"]]
     if pp > 1 and schedule == Schedule.NONE:
         schedule = Schedule.ONE_F_ONE_B
     zero_text = number(row["zero_stage"])
@@ -239,7 +226,7 @@ def _prepare(row: Row, siblings: Sequence[Row], out: Published) -> Published:
     base: dict[str, float] = {
         **model,
         **arithmetic(part, row["precision"] or part.half),
-        **software.fields(),  # after arithmetic: a stack may keep more optimizer state
+        **stack.fields(),  # after arithmetic: a stack may keep more optimizer state
         "seq": seq,
         "global_batch": batch,
         "tp": tp,
@@ -250,10 +237,10 @@ def _prepare(row: Row, siblings: Sequence[Row], out: Published) -> Published:
         "zero": zero,
         "shard_group": dp * cp,
         "schedule": float(schedule),
-        "nic_bandwidth": network,
+        "nic_bandwidth": network(row, part),
         "derate": 1.0,
         "recompute_light": 0.0,
-        **overrides,
+        **overrides(row, stack.name),
     }
     shard = re.search(r"sharding group=(\d+)", row["notes"], re.I)
     if shard:
@@ -304,7 +291,8 @@ def _recomputes(row: Row, base: dict[str, float], assumed: list[str]) -> list[tu
         return [(0.0, 0.0)]
     if kind == "selective":
         fsdp = base["zero"] >= 3 and base["attention"] > 0
-        return [(0.5, 1.0), (0.75, 1.0), (1.0, 1.0)] if fsdp else [(0.0, 1.0)]
+        half = any(word in row["notes"].lower() for word in HALF_AGAIN)
+        return [(0.5, 1.0), *([] if half else [(0.75, 1.0), (1.0, 1.0)])] if fsdp else [(0.0, 1.0)]
     if "recompute searched" not in assumed:
         assumed.append("recompute searched")
     return [(0.0, 1.0), (0.125, 1.0), (0.25, 1.0), (0.5, 1.0), (1.0, 1.0)]
@@ -327,7 +315,7 @@ def measured_throughput(row: Row, variant: dict[str, float]) -> float | None:
         else 1.0
     )
     tflops, kind = number(row["measured_tflops_per_gpu"]), row["tflops_kind"]
-    if tflops and "under-reports ~3%" in row["notes"]:
+    if tflops and "under-reports ~3%" in row["notes"].lower():
         tflops *= 1.03
     if tflops:
         if kind.startswith("hardware"):
@@ -344,10 +332,13 @@ def measured_throughput(row: Row, variant: dict[str, float]) -> float | None:
 def measured_memory(row: Row) -> tuple[float, str] | None:
     """Bytes measured and which gauge: allocated, reserved or device."""
     value = number(row["memory_gb"])
-    if value is None:
+    if not value:
         return None
-    kind = "allocated" if row["family"] in ("simumax-b200", "zero-bubble") else "device"
-    if row["family"] in ("torchtitan", "nanotron"):
+    notes, family = row["notes"].lower(), row["family"]
+    kind = "device"
+    if "reserved" in notes or family == "nanotron":
         kind = "reserved"
-    unit = 2.0**30 if row["family"] in ("simumax-b200", "torchtitan", "nanotron", "bloom-sweep", "bloom-final") else 1e9
-    return value * unit, kind
+    elif "alloc" in notes or family == "zero-bubble":
+        kind = "allocated"
+    binary = "gib" in notes or family in ("nanotron", "bloom-sweep", "bloom-final")
+    return value * (2.0**30 if binary else 1e9), kind

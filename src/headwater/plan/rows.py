@@ -15,6 +15,7 @@ from .intervals import features
 from .memory import Memory, memory
 from .published import Published, measured_throughput, prepare
 from .published_table import Row
+from .stacks import raw
 from .step import StepTime, step_time
 
 
@@ -38,7 +39,7 @@ class Table:
     @property
     def scored(self) -> np.ndarray:
         """Dense rows of grade A or B with a measured throughput."""
-        good = [not row.moe and row.row["grade"] in ("A", "B") for row in self.rows]
+        good = [not row.moe and row.graded for row in self.rows]
         return np.array(good, dtype=bool) & np.isfinite(self.measured)
 
     @property
@@ -53,6 +54,7 @@ class Predictions:
     pick: np.ndarray
     throughput: np.ndarray
     features: np.ndarray
+    unseen: np.ndarray  # 1 where the row's source is none that the constants were fitted on
     step: StepTime
 
 
@@ -101,4 +103,5 @@ def predict(table: Table, c: Coefficients) -> Predictions:
     parts = {name: np.broadcast_to(value, throughput.shape)[pick] for name, value in step.parts.items()}
     searched = np.array([any("searched" in note for note in row.assumed) for row in table.rows])
     known = features(parts, step.total[pick], table.moe, searched, chosen.quantised)
-    return Predictions(pick, throughput[pick], known, step)
+    unseen = np.array([row.family not in raw()["sources"] for row in table.rows])
+    return Predictions(pick, throughput[pick], known, unseen, step)
