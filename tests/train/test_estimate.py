@@ -173,3 +173,31 @@ def test_what_the_ranks_share_leaves_room_for_larger_micro_batches() -> None:
         choose_micro_batch(
             ParallelConfig(dp_replicate=3), SMALL, plan, config, free_bytes=1 << 30, device_type="cpu", precision="fp32"
         )
+
+
+def test_a_7b_model_that_eight_gpus_share_is_not_refused_by_one_of_80_gb() -> None:
+    """Gathered layers are bf16: 13 GiB of 57, not 26. What does not fit at all is still refused."""
+    seven = ModelConfig(
+        hidden_size=4096,
+        num_hidden_layers=32,
+        num_attention_heads=32,
+        intermediate_size=11008,
+        vocab_size=32000,
+        max_position_embeddings=4096,
+    )
+    config = TrainConfig(steps=5, global_batch=512, seq_len=4096, activation_checkpointing="selective")
+    parallel = ParallelConfig(dp_shard=8, zero_stage=2, micro_batch=2)
+    half, whole = (rank_state_size(seven, config, parallel, precision).weights for precision in ("bf16", "fp32"))
+    assert (whole - half) / 2**30 == pytest.approx(2 * 6.476e9 / 2**30, rel=0.01)  # layers without embedding and head
+    plan = plan_run(config)
+
+    def chosen(gib: int, device: str) -> int:
+        return choose_micro_batch(
+            parallel, seven, plan, config, free_bytes=gib << 30, device_type=device, precision="bf16"
+        )[0]
+
+    assert chosen(79, "cuda") == 2
+    assert chosen(44, "cuda") == 2
+    for gib, device in ((36, "cuda"), (44, "cpu")):
+        with pytest.raises(RecipeError, match="may plan with"):
+            chosen(gib, device)

@@ -105,7 +105,7 @@ def describe(
     reporter.decide(f"micro-batch of {choices.micro_batch} samples", choices.micro_batch_why)
     for limit in devices.device_limits(choices.device, config):
         reporter.warn(limit)
-    state = estimate.rank_state_size(model, config, parallel)
+    state = estimate.rank_state_size(model, config, parallel, choices.precision)
     tokens = choices.micro_batch * max(segment.seq_len for segment in plan.segments)
     activations = (
         tokens

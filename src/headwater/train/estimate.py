@@ -20,6 +20,9 @@ from headwater.train.phases import RunPlan
 MEMORY_SHARE = 0.6
 """Share of the free memory a run may plan with; the rest is for fragmentation, buffers and neighbours."""
 
+LARGEST_SHARE = {"cpu": MEMORY_SHARE, "cuda": 0.9}
+"""Above this a run is refused rather than tried. A GPU has no neighbours, and the planner's plans go further."""
+
 CPU_TOKENS = 8192
 """Tokens of a micro-batch on a CPU: enough for full speed of the matrix products; larger ones fall out of cache."""
 
@@ -60,11 +63,13 @@ def state_size(model: ModelConfig, config: TrainConfig) -> StateSize:
     return StateSize(weights, weights, moments, copies * weights)
 
 
-def rank_state_size(model: ModelConfig, config: TrainConfig, parallel: ParallelConfig) -> StateSize:
+def rank_state_size(
+    model: ModelConfig, config: TrainConfig, parallel: ParallelConfig, precision: str = "fp32"
+) -> StateSize:
     """The most that one rank holds all through a step, exactly but for unevenness: see `headwater.parallel.data`.
 
     A pipeline's edge stage has an embedding or head beside its layers. Gathered parameters, and gradients that are
-    reduced once a step, are whole for the rank's layers.
+    reduced once a step, are whole for the rank's layers; layers are gathered in `precision`, edges in fp32.
     """
     whole = state_size(model, config)
     count = model.parameter_count(padded=True)
@@ -75,7 +80,7 @@ def rank_state_size(model: ModelConfig, config: TrainConfig, parallel: ParallelC
     weights = share * whole.weights / sharing
     if sharing > 1:  # and what is gathered: all of the rank's layers, or two of them at a time
         layers = 2 * count.per_layer if parallel.zero == 3 and parallel.pp == 1 else count.layers / parallel.pp
-        weights += 4 * (layers + edges) / parallel.tp
+        weights += ((2 if precision in HALF_PRECISIONS else 4) * layers + 4 * edges) / parallel.tp
     moments, averages = (share * size / sharing for size in (whole.optimizer, whole.averages))
     return StateSize(int(weights), int(gradients), int(moments), int(averages))
 
@@ -167,17 +172,17 @@ def choose_micro_batch(
     _check_batches(parallel, plan)
     wish, ranks = parallel.micro_batch, parallel.data_parallel
     largest = max(segment.global_batch for segment in plan.segments) // ranks
-    state = rank_state_size(model, config, parallel).total
-    room = int(free_bytes * MEMORY_SHARE) - state
+    state = rank_state_size(model, config, parallel, precision).total
+    room, most = int(free_bytes * MEMORY_SHARE) - state, free_bytes * LARGEST_SHARE.get(device_type, MEMORY_SHARE)
     # Sequence and context parallelism share the tokens; a pipeline's first stage keeps as many micro-batches in flight
     # as the layers are cut into.
     per_token = activation_bytes_per_token(model, config, precision, longest, device_type)
     per_sample = per_token * longest // parallel.tp // parallel.cp
-    if room < per_sample:
+    if state + per_sample > most:
         raise RecipeError(
             f"the run needs about {(state + per_sample) / 1e9:.2f} GB ({state / 1e9:.2f} GB of weights, gradients and "
             f"optimizer state, {per_sample / 1e9:.2f} GB for one sample) and may plan with "
-            f"{free_bytes * MEMORY_SHARE / 1e9:.2f} of {free_bytes / 1e9:.2f} GB free",
+            f"{most / 1e9:.2f} of {free_bytes / 1e9:.2f} GB free",
             where="model",
             mend="use a smaller model or train.seq_len, train.activation_checkpointing: full, or a larger machine",
         )
