@@ -17,7 +17,7 @@ TIGHT_SHARE = 0.88
 BUBBLE_SHARE = 0.10
 EXPOSED_SHARE = 0.15
 HOST_SHARE = 0.10
-LARGEST_BATCH_TOKENS = 16e6  # beyond published large runs (Llama 3: 16M); assumed as a guess of the critical batch
+LARGEST_BATCH_TOKENS = 2**24  # Llama 3 405B's 2,048 x 8,192, the largest published; assumed near the critical batch
 LARGE_VOCAB = 128_000
 CALIBRATED_GPUS = 12_288  # the largest published run the constants were fitted on
 

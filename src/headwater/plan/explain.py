@@ -73,16 +73,23 @@ def _knobs(plan: Plan) -> list[tuple[str, Change]]:
     sizes = [b for b in (x.micro_batch * 2, x.micro_batch // 2) if b >= 1 and per_rank % b == 0]
     out += [(f"micro-batch {b}", (m, t, c, replace(x, micro_batch=b))) for b in sizes]
     part = x.shard if x.shard < x.dp else 0  # hybrid sharding stays; else all ranks share, however many
-    for name, size in (("tp", x.tp), ("pp", x.pp), ("cp", x.cp)):
+    halved = {
+        "tp": replace(x, tp=x.tp // 2 or 1),
+        "pp": replace(x, pp=x.pp // 2 or 1),
+        "cp": replace(x, cp=x.cp // 2 or 1),
+    }
+    for name, less in halved.items():
+        size = getattr(x, name)
         if size % 2 == 0:
-            wider = replace(x, **{name: size // 2}, dp=x.dp * 2, shard=part)
+            wider = replace(less, dp=x.dp * 2, shard=part)
             if wider.pp == 1:
                 wider = replace(wider, schedule="1f1b", chunks=1)
             out.append((f"{name} {size // 2}, dp {x.dp * 2}", (m, t, c, wider)))
-    for name, size in (("tp", x.tp), ("cp", x.cp)):
-        if x.dp % 2 == 0 and (name == "tp" or t.seq % (4 * x.cp) == 0):
-            narrower = replace(x, **{name: size * 2}, dp=x.dp // 2, shard=part if part <= x.dp // 2 else 0)
-            out.append((f"{name} {size * 2}, dp {x.dp // 2}", (m, t, c, narrower)))
+    if x.dp % 2 == 0:
+        fewer = replace(x, dp=x.dp // 2, shard=part if part <= x.dp // 2 and x.dp // 2 % max(part, 1) == 0 else 0)
+        out.append((f"tp {x.tp * 2}, dp {fewer.dp}", (m, t, c, replace(fewer, tp=x.tp * 2))))
+        if t.seq % (4 * x.cp) == 0:  # the trainer's context parallelism folds a sequence in two
+            out.append((f"cp {x.cp * 2}, dp {fewer.dp}", (m, t, c, replace(fewer, cp=x.cp * 2))))
     m_here = per_rank // x.micro_batch
     if x.pp > 1 and m.layers % (x.pp * 2 * x.chunks) == 0 and m_here % x.pp == 0:
         deeper = replace(x, schedule="interleaved_1f1b", chunks=max(2, 2 * x.chunks))
