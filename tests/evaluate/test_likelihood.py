@@ -102,3 +102,22 @@ def test_subjects_with_examples_of_their_own_are_run_apart() -> None:
     groups.append(_Group((1, 2, 3), 0, []))
     buckets = _buckets(groups)
     assert sorted((shared, len(bucket)) for shared, bucket in buckets) == [(0, 1), (340, 4), (340, 4)]
+
+
+def test_a_first_context_of_another_kind_does_not_cut_short_what_the_others_share() -> None:
+    description, examples = tuple(range(40)), tuple(range(1000, 1500))
+    groups = [_Group((*description, 500, 7), 0, [])]
+    groups += [_Group((*description, *examples, question), 0, []) for question in range(5000, 5020)]
+    buckets = _buckets(groups)
+    assert sorted((shared, len(bucket)) for shared, bucket in buckets) == [(0, 1), (540, 20)]
+
+
+def test_contexts_that_go_on_alike_for_a_while_share_the_most() -> None:
+    beginning = tuple(range(500))
+    alike = [_Group((*beginning, 900, 901, passage, passage + 1, 7), 0, []) for passage in range(2000, 2040, 2)]
+    assert [(shared, len(bucket)) for shared, bucket in _buckets(alike)] == [(502, 20)]
+    passages = [
+        _Group((*beginning, *range(start, start + 300), question), 0, [])
+        for start in (2000, 3000) for question in range(5)
+    ]  # fmt: skip
+    assert [(shared, len(bucket)) for shared, bucket in _buckets(passages)] == [(800, 5), (800, 5)]

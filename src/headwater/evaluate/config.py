@@ -80,7 +80,8 @@ class EvaluateConfig(Section):
     """Benchmarks in the course of the run."""
 
     batch_tokens: int = field(16384, unit="tokens", kind="operational", ge=1)
-    """Tokens in one forward pass, padding included; changes memory and speed, not the result."""
+    """Most tokens in one forward pass, padding included; a window, or a question with its choices, that is longer is a
+    pass of its own, and so is what many questions begin with. Changes memory and speed, not the result."""
 
     device: Literal["auto", "cpu", "cuda", "mps"] = field("auto", kind="operational")
     """Where to score; `auto`: CUDA, else MPS, else CPU."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -27,9 +28,6 @@ from headwater.tokenizer import Tokenizer
 
 SHARED_TOKENS = 32
 """A shared beginning is run apart from this length on; below it the extra pass costs more than it saves."""
-MUCH_OF_IT = 0.75
-"""A context that has less than this share of what those before it begin with does not join them: they would lose more
-than it gains (the examples of another subject)."""
 TOKENS_AT_ONCE = 512
 TOKENS_AT_ONCE_ON_ACCELERATORS = 2048
 """Tokens of one pass, unless one context with its continuations has more: enough to be busy (one core of a CPU takes
@@ -179,18 +177,31 @@ class ContinuationScorer:
 
 
 def _buckets(groups: list[_Group]) -> list[tuple[int, list[_Group]]]:
-    """Contexts that begin alike, with the number of tokens they share; those that share too little, with 0."""
+    """Contexts that begin alike, with the number of tokens they share; those that share too little, with 0.
+
+    A context joins those before it unless more tokens are run once by beginning anew with the one after it: the
+    examples of another subject begin alike for a few words only, and all would lose by the first of them.
+    """
+    order = sorted(groups, key=lambda each: each.context)  # neighbours share the most
+    after = [_common(one, other) for one, other in pairwise(order)] + [0]
     buckets: list[tuple[int, list[_Group]]] = []
-    for group in sorted(groups, key=lambda each: each.context):  # neighbours share the most
+    for group, ahead in zip(order, after, strict=True):
         shared, bucket = buckets[-1] if buckets else (0, [])
-        common = common_beginning([bucket[0].context[:-1], group.context[:-1]]) if bucket else 0
-        if bucket and common >= max(SHARED_TOKENS, MUCH_OF_IT * shared):
+        common = _common(bucket[0], group) if bucket else 0
+        joined = len(bucket) * common + min(common, ahead)
+        apart = (len(bucket) - 1) * shared + ahead
+        if common >= SHARED_TOKENS and joined >= apart:
             bucket.append(group)
             buckets[-1] = common, bucket
         else:
             buckets.append((0, [group]))
     alone = [group for shared, bucket in buckets if not shared for group in bucket]
     return [*(each for each in buckets if each[0]), *([(0, alone)] if alone else [])]
+
+
+def _common(one: _Group, other: _Group) -> int:
+    """Tokens that two contexts begin with; the last of a context is always run, for it predicts."""
+    return common_beginning([one.context[:-1], other.context[:-1]])
 
 
 def cut_pair(
