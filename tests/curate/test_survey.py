@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from headwater.core.units import classes, count_plainly
 from headwater.curate import survey as surveys
-from headwater.curate.characters import tidy_lines
+from headwater.curate.boilerplate import LONGER_STARTS, is_boilerplate, notice_lines
+from headwater.curate.characters import plain_characters, tidy_lines
 from headwater.curate.clean import clean_document
 from headwater.curate.config import CurateConfig
-from headwater.curate.survey import COMPILE_BYTES, EVERYTHING, joined, kernels, survey, survey_all, tidied
+from headwater.curate.survey import COMPILE_BYTES, EVERYTHING, joined, kernels, survey, survey_all, tidied, tidied_all
 
 ANY = CurateConfig(language={"accepted": []}, clean={"min_characters": 1})
 PIECES = [
@@ -68,6 +69,43 @@ def test_counts_of_characters_and_units_are_those_of_the_unit(text):
 @given(st.text(st.sampled_from("a中é \t\n.😀"), max_size=40))
 def test_lines_are_tidied_alike_compiled_and_not(text):
     assert tidied(text) == tidy_lines(text)
+
+
+@settings(max_examples=400, deadline=None)
+@given(TEXTS)
+def test_what_a_survey_says_of_a_text_that_was_tidied_is_right(text):
+    plain = plain_characters(text)
+    tidy = tidied(plain)
+    said, found = survey(plain).without_spaces(len(plain) - len(tidy)), survey(tidy)
+    assert said.counts.tolist() == found.counts.tolist()
+    assert said.units == found.units
+
+
+@pytest.mark.parametrize(
+    "text", ["Call me: 138   1234\t\t 5678.", "Home" + 130 * " " + "| About us | Contact us", "登录\t注册  首页"]
+)
+def test_what_only_the_tidied_text_has_is_found_without_another_survey(text):
+    text = f"The river runs to the sea, and nobody knows why.\n{text}"
+    found = clean_document(text, domain="web", config=ANY, seen=survey(text))
+    assert found.edits
+    assert found == without_kernels(clean_document, text, domain="web", config=ANY)
+
+
+def test_no_phrase_has_a_space_where_its_beginning_is_looked_at():
+    # else a text with two spaces there, which tidying makes one, would have to be looked at again
+    assert not [start for start in LONGER_STARTS if " " in start[:3]]
+
+
+@pytest.mark.parametrize("gap", ["", "\n", "a" * 119 + "\n", "a" * 130 + "\n"])
+def test_a_line_with_the_sign_of_a_notice_is_found_wherever_it_stands(gap):
+    notice = "© 2020 Example Inc."
+    assert any(line == notice for line in notice_lines(f"{gap}{notice}\n{gap}"))
+    assert not [line for line in notice_lines(f"{gap}{200 * 'b'}{notice}{200 * 'b'}") if is_boilerplate(line)]
+
+
+def test_texts_tidied_together_are_tidied_as_each_alone():
+    texts = ["a  b ", "", "\n\n\n", "  中文\n\n", "\n\nend"]
+    assert tidied_all(texts) == [tidy_lines(text) for text in texts]
 
 
 def test_real_documents_are_cleaned_alike_with_and_without_a_survey(shared_data):

@@ -10,6 +10,7 @@ stays, and so does a single word such as "home", which may end a sentence whose 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 MOST_CHARACTERS = 120
 """Longer lines are text."""
@@ -97,6 +98,15 @@ def is_boilerplate(line: str, notices: bool = True) -> bool:
             if sure + weak == len(parts) and (sure >= 1 or weak >= 3):
                 return True
     return notices and _SIGN.search(line) is not None and _NOTICE.fullmatch(line.strip()) is not None
+
+
+def notice_lines(text: str) -> Iterator[str]:
+    """Lines of a text, not too long for it, that have the sign of a site's notice."""
+    for match in _SIGN.finditer(text):
+        start = text.rfind("\n", max(0, match.start() - MOST_CHARACTERS), match.start()) + 1
+        end = text.find("\n", match.end(), start + MOST_CHARACTERS + 1)
+        if start or match.start() <= MOST_CHARACTERS:
+            yield text[start : end if end >= 0 else start + MOST_CHARACTERS + 1]
 
 
 def drop_lines(text: str) -> tuple[str, int]:

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from headwater.core.units import count_units
-from headwater.curate.boilerplate import drop_lines
+from headwater.core.units import SPACE, count_units
+from headwater.curate.boilerplate import drop_lines, is_boilerplate, notice_lines
 from headwater.curate.characters import (
     fold_width,
     full_width_punctuation,
@@ -36,7 +36,7 @@ from headwater.curate.language import (
     identify,
     is_chinese,
 )
-from headwater.curate.markdown import outside_code, prose, split_fences
+from headwater.curate.markdown import outside_code, prose_and_rest, split_fences
 from headwater.curate.markup import decode_entities, is_page, strip_tags
 from headwater.curate.mojibake import repair
 from headwater.curate.pii import CARD, EMAIL, ID, IP, PHONE, mask
@@ -50,13 +50,16 @@ from headwater.curate.survey import (
     IP_ADDRESS,
     MARKUP_SIGNS,
     MOJIBAKE,
+    NOTICE,
     NUMBER,
     ODD,
     SPACING,
     WIDE,
     Survey,
+    phrase_lines,
     survey,
     tidied,
+    tidied_all,
 )
 
 TOO_SHORT = "clean.too-short"
@@ -128,12 +131,11 @@ def clean_document(
     if parts is None:
         return Cleaned(None, MARKUP, VERSIONS[MARKUP], _ROUNDS, f"HTML inside HTML, over {_ROUNDS} deep", lang)
     if options.tidy:
-        parts.change(SPACING, tidied)
-    words = readable = parts.words()
-    counts = parts.counts(words)
+        parts.tidy()
+    words, counts = parts.words()
+    readable = words
     if not has_letters(counts):  # all of it is code or addresses
-        words = parts.text
-        counts = parts.counts(words)
+        words, counts = parts.text, parts.seen.counts
     _put_right(parts, options, edits, chinese=is_chinese(counts), domain=domain)
     cleaned = parts.text.strip() if options.tidy else parts.text
     if short := _too_short(cleaned, lang, options):
@@ -147,7 +149,7 @@ def clean_document(
         score, detail = wrong
         return Cleaned(None, WRONG_LANGUAGE, VERSIONS[WRONG_LANGUAGE], score, detail, found, share)
     if edits:
-        readable = parts.words()
+        readable = parts.words()[0]
     if len(readable.strip()) < _LEAST_READABLE:
         readable = cleaned
     return Cleaned(cleaned, lang=found, lang_share=share, units=parts.units(), edits=edits, readable=readable)
@@ -172,7 +174,10 @@ def _put_right(parts: Parts, options: CleanConfig, edits: dict[str, int], chines
     if options.punctuation and chinese:
         parts.change(HALF_MARK, full_width_punctuation)
     if options.boilerplate and domain in options.boilerplate_domains:
-        parts.change(BOILERPLATE, lambda piece: _without_lines(piece, edits))
+        flags = parts.seen.flags
+        suspects = [phrase_lines] * bool(flags & BOILERPLATE) + [notice_lines] * bool(flags & NOTICE)
+        if any(is_boilerplate(line) for lines in suspects for line in lines(parts.text)):
+            parts.change(BOILERPLATE | NOTICE, lambda piece: _without_lines(piece, edits))
     kinds = [kind for kind in options.pii if parts.seen.flags & _SIGNS_OF[kind]]
     if kinds:
         parts.change(EVERYTHING, lambda piece: _masked(piece, kinds, edits))
@@ -230,20 +235,34 @@ class Parts:
         """Change each piece of prose, if there may be what the flag stands for; says whether anything changed."""
         if not self.seen.flags & flag:
             return False
-        before = self._pieces[::2]
-        self._pieces[::2] = after = [change(piece) for piece in before]
-        if after == before:
+        return self._replace([change(piece) for piece in self._pieces[::2]])
+
+    def _replace(self, after: list[str]) -> bool:
+        """Put pieces of prose in place of those there are; says whether that changes anything."""
+        if after == self._pieces[::2]:
             return False
+        self._pieces[::2] = after
         self._seen = None
         return True
 
-    def words(self) -> str:
-        """What a person would read: no code blocks, inline code or addresses."""
-        return prose(self._pieces) if self.seen.flags & (FENCE | CODE_OR_LINK) else self.text
+    def tidy(self) -> None:
+        """Tidy the lines of the prose."""
+        seen, size = self.seen, len(self.text)
+        if seen.flags & SPACING and self._replace(tidied_all(self._pieces[::2])):
+            self._seen = seen.without_spaces(size - len(self.text))
 
-    def counts(self, words: str) -> NDArray[np.int64]:
-        """Characters by class of `words`, which are this text or a part of it."""
-        return self.seen.counts if words == self.text else survey(words).counts
+    def words(self) -> tuple[str, NDArray[np.int64]]:
+        """What a person would read, no code blocks, inline code or addresses, and its characters by class."""
+        if not self.seen.flags & (FENCE | CODE_OR_LINK):
+            return self.text, self.seen.counts
+        words, left_out = prose_and_rest(self._pieces)
+        if not left_out:
+            return words, self.seen.counts
+        if 2 * len(words) < len(self.text):
+            return words, survey(words).counts
+        counts = self.seen.counts - survey("".join(left_out)).counts
+        counts[SPACE] += len(left_out)  # each leaves a space or a line end
+        return words, counts
 
     def units(self) -> int:
         """Units of the text; white space at its ends plays no part."""

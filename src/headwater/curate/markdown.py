@@ -9,7 +9,7 @@ _FENCE = re.compile(r"[ \t]*(`{3,}|~{3,})([^\n]*)")
 _FENCE_LINE = re.compile(r"\n" + _FENCE.pattern)  # begins with a character: that is found fast
 _INLINE_CODE = re.compile(r"(`[^`\n]+`)")
 _REST = r"://[^\s<>\"'`)\u3000-\u9fff\uff00-\uffef]+"
-_CODE_OR_ADDRESS = re.compile(rf"`[^`\n]+`|https?{_REST}|ftp{_REST}")  # each begins with a character: twice as fast
+_CODE_OR_ADDRESS = re.compile(rf"(`[^`\n]+`|https?{_REST}|ftp{_REST})")  # each begins with a character: twice as fast
 
 
 def split_fences(text: str) -> list[str]:
@@ -54,5 +54,14 @@ def outside_code(text: str, change: Callable[[str], str]) -> str:
 
 def prose(pieces: list[str]) -> str:
     """The words a person would read in what `split_fences` gave: no code blocks, inline code or addresses."""
+    return prose_and_rest(pieces)[0]
+
+
+def prose_and_rest(pieces: list[str]) -> tuple[str, list[str]]:
+    """What `prose` gives, and each part that it leaves out, in whose place there is a space or a line end."""
     text = "\n".join(pieces[::2])
-    return _CODE_OR_ADDRESS.sub(" ", text) if "`" in text or "://" in text else text
+    left_out = pieces[1::2]
+    if "`" not in text and "://" not in text:
+        return text, left_out
+    parts = _CODE_OR_ADDRESS.split(text)
+    return " ".join(parts[::2]), left_out + parts[1::2]

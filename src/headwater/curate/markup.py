@@ -42,6 +42,7 @@ _BLOCK = re.compile(rf"(?:{BLOCKS})", re.IGNORECASE | re.ASCII)
 _CELL = re.compile(rf"(?:{CELLS})", re.IGNORECASE | re.ASCII)
 _ENTITY = re.compile(r"&(?:amp;)++|&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
 _OPENERS = {name: re.compile(rf"<{name}(?![-\w:])[^<>]*+>", re.IGNORECASE | re.ASCII) for name in DROPPED}
+_CLOSED = re.compile(rf"</({'|'.join(DROPPED)})", re.IGNORECASE | re.ASCII)
 _CLOSERS = {name: re.compile(rf"</{name}\s*+>", re.IGNORECASE | re.ASCII) for name in DROPPED}
 _PAGE = re.compile(r"\s*+(?:<\?xml[^<>]*+>\s*+)?(?:<!--.{0,500}?-->\s*+)?(?:<!doctype\s+html\b|<html\b)", re.I | re.S)
 
@@ -54,12 +55,13 @@ def is_page(text: str) -> bool:
 def strip_tags(text: str) -> str:
     """One pass: comments and dropped elements go, block tags become line breaks, cells a space, others nothing."""
     text = _cut(text, "<!--", "-->")
-    lowered = text.lower() if "</" in text else ""
-    for name in DROPPED:
-        if f"</{name}" in lowered:
-            text = _cut_elements(text, name)
-    text = TAG.sub(_replacement, text)
-    return _DOCTYPE.sub("", _CUSTOM.sub("", text))
+    if "</" in text:
+        closed = {name.lower() for name in _CLOSED.findall(text)}
+        for name in DROPPED:
+            if name in closed:
+                text = _cut_elements(text, name)
+    text = _CUSTOM.sub("", TAG.sub(_replacement, text))
+    return _DOCTYPE.sub("", text) if "<!" in text or "<?" in text or "]]>" in text else text
 
 
 def _replacement(match: re.Match[str]) -> str:

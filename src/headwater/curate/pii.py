@@ -40,6 +40,7 @@ _FILE_ENDINGS = _words(
 # afterwards.
 _NUMBER = re.compile(r"[0-9](?:[ .()/\-\u2010-\u2013\u00a0]{0,2}[0-9]){6,}+[Xx]?(?![A-Za-z0-9_@])")
 _PIECE = re.compile(r"[^ /\u00a0]+")
+_NO_DIGITS = re.compile(r"[^0-9]+")
 _MOST_CHARACTERS = 40  # of a number with its separators
 _IPV4 = re.compile(r"[0-9]{1,3}(?:\.[0-9]{1,3}){3}(?![A-Za-z0-9_]|\.[A-Za-z0-9_]|-[A-Za-z0-9_])")
 _IPV6 = re.compile(r"[23][0-9A-Fa-f]{3}:[0-9A-Fa-f:]{2,35}[0-9A-Fa-f:](?![A-Za-z0-9_:])")
@@ -72,6 +73,7 @@ _CHINESE_MOBILE = re.compile(r"(?:\+?86)?1(?:3\d|4[5-9]|5[0-35-9]|6[2567]|7[0-8]
 _CHINESE_MOBILE_FORM = re.compile(r"(?:\(?\+?86\)?[- ]?)?\d{3}([- ]?)\d{4}\1\d{4}")
 _CHINESE_LANDLINE = re.compile(r"\(?0(?:10|2\d|[3-9]\d{2})\)?[- ]?[2-8]\d{6,7}")
 _US = re.compile(r"(?:\+?1[ .-]?)?(?:\([2-9]\d{2}\) ?|[2-9]\d{2}([.-]))[2-9]\d{2}(?(1)\1|[ .-])\d{4}")
+_LOCAL = re.compile(r"\d{3,4}[- ]?\d{4}")
 _CALLING_CODES = _words(
     "1 7 20 27 30 31 32 33 34 36 39 40 41 43 44 45 46 47 48 49 51 52 53 54 55 56 57 58 60 61 62 63 64 65 66 81 82 84 "
     "86 90 91 92 93 94 95 98 211 212 213 216 218 220 221 223 224 225 226 227 228 229 230 231 232 233 234 235 236 237 "
@@ -103,7 +105,7 @@ def mask(text: str, kinds: Collection[str] = KINDS) -> tuple[str, dict[str, int]
             text = _replaced(text, _found(_IPV4, text, _is_ipv4, IP), counts)
         if _TWO_COLONS.search(text):
             text = _replaced(text, _found(_IPV6, text, _is_ipv6, IP), counts)
-    if (PHONE in kinds or ID in kinds or CARD in kinds) and _NUMBER.search(text):
+    if PHONE in kinds or ID in kinds or CARD in kinds:
         text = _replaced(text, _numbers(text, kinds), counts)
     return text, counts
 
@@ -194,14 +196,16 @@ def _number(text: str, start: int, end: int, kinds: Collection[str]) -> Span | N
 
 def _kind_of(run: str, before: str, kinds: Collection[str]) -> str | None:
     """Which number of a person a run of digits is, if any."""
-    digits = "".join(character for character in run if character.isdigit())
     if ID in kinds and is_chinese_id(run):
         return ID
-    if _OTHER_BEFORE.search(before):
-        return None
+    digits = _NO_DIGITS.sub("", run)
     if CARD in kinds and _CARD_FORM.fullmatch(run) and _CARD.fullmatch(digits) and luhn(digits):
-        return CARD
-    return PHONE if PHONE in kinds and is_phone(run, digits, before) else None
+        kind = CARD
+    elif PHONE in kinds and is_phone(run, digits, before):
+        kind = PHONE
+    else:
+        return None
+    return None if _OTHER_BEFORE.search(before) else kind
 
 
 def is_chinese_id(number: str) -> bool:
@@ -235,12 +239,13 @@ def is_phone(run: str, digits: str, before: str = "") -> bool:
     plain = digits.removeprefix("86") if run.lstrip("(").startswith(("+86", "86")) and len(digits) == 13 else digits
     if len(plain) == 11 and _CHINESE_MOBILE.fullmatch(plain) and _CHINESE_MOBILE_FORM.fullmatch(run):
         return True
-    named = _PHONE_BEFORE.search(before) is not None
-    if _CHINESE_LANDLINE.fullmatch(run) and (named or not run.isdigit()):
+    if _CHINESE_LANDLINE.fullmatch(run) and (not run.isdigit() or _PHONE_BEFORE.search(before)):
         return True
     if _US.fullmatch(run):
         return True
     if not run.startswith("+"):
-        return named and 7 <= len(digits) <= 11 and re.fullmatch(r"\d{3,4}[- ]?\d{4}", run) is not None
+        local = 7 <= len(digits) <= 11 and _LOCAL.fullmatch(run) is not None
+        return local and _PHONE_BEFORE.search(before) is not None
     known = any(digits[:length] in _CALLING_CODES for length in (1, 2, 3))
-    return known and 8 <= len(digits) <= 15 and (named or re.search(r"[ .()-]", run) is not None)
+    written = re.search(r"[ .()-]", run) is not None
+    return known and 8 <= len(digits) <= 15 and (written or _PHONE_BEFORE.search(before) is not None)

@@ -10,15 +10,16 @@ is compiled already or there is much text; for a few short texts all are set, an
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from types import ModuleType
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headwater.core.units import HAN, class_table, classes, count_units
+from headwater.core.units import HAN, SPACE, class_table, classes, count_units
 from headwater.curate.boilerplate import EDGES, LONGER_STARTS
 from headwater.curate.characters import HALF_MARKS, is_before_mark, is_odd, is_wide, tidy_lines
 from headwater.curate.mojibake import HIGH_CHARACTERS, MARKS
@@ -29,10 +30,15 @@ HIGH, LATIN_1, BEFORE, SIGNAL, EDGE, HALF = 1 << 4, 1 << 5, 1 << 6, 1 << 7, 1 <<
 U+00FF; may stand before Chinese punctuation; needs a closer look; does not count at the edge of a line; , . ; : ? !"""
 
 ODD, WIDE, MARKUP_SIGNS, AT = 1 << 9, 1 << 10, 1 << 11, 1 << 12
-MOJIBAKE, SPACING, FENCE, CODE_OR_LINK, HALF_MARK, BOILERPLATE, NUMBER, IP_ADDRESS = (1 << bit for bit in range(16, 24))
+MOJIBAKE, SPACING, FENCE, CODE_OR_LINK, HALF_MARK, BOILERPLATE, NOTICE, NUMBER, IP_ADDRESS = (
+    1 << bit for bit in range(16, 25)
+)
 PRESENCE = ODD | WIDE | MARKUP_SIGNS | AT
-EVERYTHING = (1 << 24) - 1
+EVERYTHING = (1 << 25) - 1
 """Flags of a text. Those of PRESENCE are of single characters, and set where one of them is."""
+
+WORD, SECONDS, PAIRED = 1, 0x3C, 4
+"""Bits of `run_table`, and how far from one another those of a pair are."""
 
 CHARACTERS, UNITS, FLAGS, COLUMNS = 12, 13, 14, 15
 """Columns of the kernel's result; those before are characters by class."""
@@ -49,6 +55,13 @@ class Survey:
     flags: int
     counts: NDArray[np.int64]
     units: int
+
+    def without_spaces(self, number: int) -> Survey:
+        """Of what `tidied` makes of the text by taking away so many spaces. Nothing else changes: the distances that
+        flags depend on are those of the tidied text already."""
+        counts = self.counts.copy()
+        counts[SPACE] -= number
+        return Survey(self.flags, counts, self.units)
 
 
 _kernels: list[ModuleType] = []
@@ -115,6 +128,23 @@ def property_table() -> NDArray[np.uint16]:
 
 
 @cache
+def run_table() -> NDArray[np.uint16]:
+    """Bytes that the look passes over in runs, uint16 [256]: WORD for a letter, 2 for a space, 0 for what is looked at.
+
+    A pair that may be part of a notice's sign ("opy", "ook", "icp"), and two spaces, end a run: one bit, of SECONDS, of
+    the second, and the same bit PAIRED places higher of the first.
+    """
+    table = np.zeros(256, np.uint16)
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    table[[ord(letter) for letter in letters + letters.upper()]] = WORD
+    table[ord(" ")] = 2
+    for bit, (firsts, seconds) in enumerate((("p", "y"), ("o", "k"), ("cC", "pP"), (" ", " ")), start=2):
+        table[[ord(first) for first in firsts]] |= 1 << (bit + PAIRED)
+        table[[ord(second) for second in seconds]] |= 1 << bit
+    return table
+
+
+@cache
 def phrase_starts() -> NDArray[np.uint64]:
     """Hashes of how phrases of boilerplate begin, as the kernel makes them, an open table."""
     table = np.zeros(1024, np.uint64)
@@ -129,11 +159,29 @@ def phrase_starts() -> NDArray[np.uint64]:
     return table
 
 
+def phrase_lines(text: str) -> Iterator[str]:
+    """Lines of a text that begin as phrases of boilerplate do, compiled where it is loaded, else all."""
+    if (compiled := kernels(len(text))) is None:
+        yield from text.split("\n")
+        return
+    encoded = text.encode("utf-8", "surrogatepass")
+    places = np.empty((text.count("\n") + 1, 2), np.int64)
+    found = compiled.phrase_lines(np.frombuffer(encoded, np.uint8), property_table(), phrase_starts(), places)
+    for start, end in places[:found].tolist():
+        yield encoded[start:end].decode("utf-8", "surrogatepass")
+
+
 def tidied(text: str) -> str:
     """A text without odd characters as `characters.tidy_lines` makes it, compiled where it is loaded."""
-    if (compiled := kernels(len(text))) is None:
-        return tidy_lines(text)
-    data = np.frombuffer(text.encode("utf-8", "surrogatepass"), np.uint8)
-    out = np.empty(data.size, np.uint8)
-    size = compiled.tidy(data, property_table(), out)
-    return out[:size].tobytes().decode("utf-8", "surrogatepass")
+    return tidied_all([text])[0]
+
+
+def tidied_all(texts: Sequence[str]) -> list[str]:
+    """Each of several texts as `tidied` makes it, by one call of what is compiled."""
+    if (compiled := kernels(sum(map(len, texts)))) is None:
+        return [tidy_lines(text) for text in texts]
+    data, offsets = joined([text.encode("utf-8", "surrogatepass") for text in texts])
+    out, ends = np.empty(data.size, np.uint8), np.empty(len(texts) + 1, np.int64)
+    compiled.tidy_all(data, offsets, property_table(), out, ends)
+    made = out[: ends[-1]].tobytes()
+    return [made[start:end].decode("utf-8", "surrogatepass") for start, end in pairwise(ends.tolist())]

@@ -33,11 +33,16 @@ from headwater.curate.survey import (
     KIND,
     LATIN_1,
     MOJIBAKE,
+    NOTICE,
     NUMBER,
+    PAIRED,
     PRESENCE,
+    SECONDS,
     SIGNAL,
     SPACING,
     UNITS,
+    WORD,
+    run_table,
 )
 
 _GARBLED = np.array([ord(mark) for mark in MARKS])
@@ -55,26 +60,29 @@ def _tail(text: str) -> Any:
 _BACKTICKS, _TILDES, _SLASHES, _BLANK = _tail("```"), _tail("~~~"), _tail("://"), _tail("\n\n\n")
 _ICP, _ICP_SMALL, _C_SMALL, _C_LARGE = _tail("ICP"), _tail("icp"), _tail("(c)"), _tail("(C)")
 _OPY, _OOK = _tail("opy"), _tail("ook")
+_MOST = MOST_CHARACTERS + 2  # tidying may take one more at each end
 _RECORD, _PERMIT, _RIGHT, _WITHOUT, _BROWSER = map(_tail, ("安备", "可证", "版权", "未经", "览器"))
 
 
+_RUNS = run_table()
+
+
 @kernel
-def _kind_at(data: Any, at: Any, table: Any) -> Any:
-    """Class of the character at a place of valid UTF-8."""
+def decoded(data: Any, at: Any) -> Any:
+    """(code point, bytes) of the character at a place of valid UTF-8."""
     first = np.int64(data[at])
-    point: Any = first
-    if first >= 0xF0:
-        point = (
-            ((first & 0x07) << 18)
-            | ((np.int64(data[at + 1]) & 0x3F) << 12)
-            | ((np.int64(data[at + 2]) & 0x3F) << 6)
-            | (np.int64(data[at + 3]) & 0x3F)
-        )
-    elif first >= 0xE0:
-        point = ((first & 0x0F) << 12) | ((np.int64(data[at + 1]) & 0x3F) << 6) | (np.int64(data[at + 2]) & 0x3F)
-    elif first >= 0x80:
-        point = ((first & 0x1F) << 6) | (np.int64(data[at + 1]) & 0x3F)
-    return np.int64(table[point]) & KIND
+    if first < 0x80:
+        return first, 1
+    if first < 0xE0:
+        return ((first & 0x1F) << 6) | (np.int64(data[at + 1]) & 0x3F), 2
+    if first < 0xF0:
+        return ((first & 0x0F) << 12) | ((np.int64(data[at + 1]) & 0x3F) << 6) | (np.int64(data[at + 2]) & 0x3F), 3
+    return (
+        ((first & 0x07) << 18)
+        | ((np.int64(data[at + 1]) & 0x3F) << 12)
+        | ((np.int64(data[at + 2]) & 0x3F) << 6)
+        | (np.int64(data[at + 3]) & 0x3F)
+    ), 4
 
 
 @kernel
@@ -96,28 +104,68 @@ def _is_notice(point: Any, window: Any, after: Any) -> Any:
 
 
 @kernel
+def _begins_phrase(data: Any, at: Any, end: Any, table: Any, starts: Any) -> Any:
+    """Whether the line at a place begins as a phrase of boilerplate does; what does not count at its edge apart."""
+    start = np.uint64(0)
+    collected = 0
+    while at < end and data[at] != 10 and collected < 4:
+        point, size = decoded(data, at)
+        at += size
+        if collected == 0 and np.int64(table[point]) & EDGE:
+            continue
+        if point == 0x130 or point == 0x212A:  # become ASCII letters when lowered
+            return True
+        letter = point + 32 if 65 <= point <= 90 else 32 if point == 9 else point
+        start = (start ^ np.uint64(letter)) * _FACTOR
+        collected += 1
+        if collected >= 2:
+            slot = np.int64(start >> np.uint64(54))
+            while starts[slot] != 0 and starts[slot] != start:
+                slot = (slot + 1) & 1023
+            if starts[slot] == start:
+                return True
+    return False
+
+
+@kernel
+def phrase_lines(data: Any, table: Any, starts: Any, out: Any) -> Any:
+    """Where lines lie that begin as phrases of boilerplate do, int64 [lines, 2]; returns how many there are."""
+    count = 0
+    at = 0
+    while at <= data.size:
+        start = at
+        while at < data.size and data[at] != 10:
+            at += 1
+        if at - start <= 4 * MOST_CHARACTERS and _begins_phrase(data, start, at, table, starts):
+            out[count, 0], out[count, 1] = start, at
+            count += 1
+        at += 1
+    return count
+
+
+@kernel
 def look(data: Any, offsets: Any, table: Any, starts: Any, out: Any) -> None:
     """Fill `out`, int64 [texts, COLUMNS]. `table`, uint16 [0x110000], has the class and properties of each character;
     `starts`, uint64 [1024], an open table of hashes of how phrases of boilerplate begin."""
     for number in range(offsets.size - 1):
-        _look(data, offsets[number], offsets[number + 1], table, starts, out[number])
+        _look(data, offsets[number], offsets[number + 1], table, _RUNS, starts, out[number])
 
 
 @kernel
-def _look(data: Any, begin: Any, end: Any, table: Any, starts: Any, row: Any) -> None:
+def _look(data: Any, begin: Any, end: Any, table: Any, runs: Any, starts: Any, row: Any) -> None:
     flags = 0
     seen: Any = 0  # properties of any character
     garbled = 0  # marks of UTF-8 read as GBK that were seen
-    window = np.uint64(0)  # the last eight bytes
+    window = np.uint64(0)  # the last bytes: three of them, or six of two characters that nothing stood between
     last: Any = 0  # properties of the character before
     last_point: Any = 10
     inside = False  # the character before belongs to a word
     indent = True  # nothing but spaces in the line so far
-    phrase = False  # the line begins as boilerplate does, or has the sign of a notice
-    line_at: Any = 0  # where the line begins
-    collected = 0  # characters of the line's beginning in `start`
-    start = np.uint64(0)
+    phrase: Any = _begins_phrase(data, begin, end, table, starts)  # so does the line
+    notice = False  # the line has the sign of a notice
     characters: Any = 0
+    squeezed: Any = 0  # of them, spaces after spaces: distances leave them out, so that they hold for the tidied text
+    line_at: Any = 0  # where the line begins
     units: Any = 0
     latin: Any = 0  # characters of these classes that were passed over in runs
     han: Any = 0
@@ -129,71 +177,67 @@ def _look(data: Any, begin: Any, end: Any, table: Any, starts: Any, row: Any) ->
         row[column] = 0
     at = begin
     while at < end:
+        # words and Chinese characters that nothing looks for: nine of ten characters
+        start_at = at
+        mark = np.int64(runs[data[at]])
+        if mark & WORD or (mark and not indent):
+            before = WORD if inside else 0
+            if last_point < 0x80:
+                before |= np.int64(runs[32 if last_point == 9 else last_point]) & ~WORD
+            blanks = 0
+            while mark and not mark & (before >> PAIRED) & SECONDS:
+                units += mark & ~before & WORD
+                blanks += mark >> 1 & 1
+                before = mark
+                at += 1
+                mark = np.int64(runs[data[at]]) if at < end else 0
+            if at > start_at:
+                latin += at - start_at - blanks
+                spaces += blanks
+                characters += at - start_at
+                window = np.uint64(0)
+                for index in range(max(begin, at - 3), at):
+                    window = (window << _BYTE) | np.uint64(data[index])
+                last_point = np.int64(data[at - 1])
+                indent = False
+                inside = last_point != 32
+                last = LATIN
+                if not inside:
+                    before_separator_at, separator_at = separator_at, characters - squeezed - 1
+                    last = SPACE | SIGNAL | EDGE
+                continue
+        elif 0xE4 <= data[at] <= 0xE9 and not (indent and (last_point == 32 or last_point == 9)):
+            while at < end and 0xE4 <= data[at] <= 0xE9:
+                point = (
+                    (np.int64(data[at] & 0x0F) << 12)
+                    | (np.int64(data[at + 1] & 0x3F) << 6)
+                    | np.int64(data[at + 2] & 0x3F)
+                )
+                if table[point] != HAN | BEFORE:
+                    break
+                last_point = point
+                at += 3
+            if at > start_at:
+                found_han = (at - start_at) // 3
+                han += found_han
+                units += found_han
+                characters += found_han
+                inside = indent = False
+                last = HAN | BEFORE
+                window = np.uint64(data[at - 3]) << np.uint64(16)
+                window |= (np.uint64(data[at - 2]) << _BYTE) | np.uint64(data[at - 1])
+                continue
         first = np.int64(data[at])
-        if collected >= 4:  # words and Chinese characters that nothing looks for: nine of ten characters
-            start_at = at
-            if first < 0x80:
-                while at < end and data[at] < 0x80 and table[data[at]] == LATIN:
-                    window = (window << _BYTE) | np.uint64(data[at])
-                    at += 1
-                if at > start_at:
-                    latin += at - start_at
-                    characters += at - start_at
-                    units += 0 if inside else 1
-                    inside, indent = True, False
-                    last, last_point = LATIN, np.int64(data[at - 1])
-                    if at < end and data[at] == 32:
-                        window = (window << _BYTE) | np.uint64(32)
-                        before_separator_at, separator_at = separator_at, characters
-                        spaces += 1
-                        characters += 1
-                        inside, last, last_point = False, SPACE | SIGNAL | EDGE, 32
-                        at += 1
-                    continue
-            elif not indent:
-                while at < end and 0xE4 <= data[at] <= 0xE9:
-                    point = (
-                        (np.int64(data[at] & 0x0F) << 12)
-                        | (np.int64(data[at + 1] & 0x3F) << 6)
-                        | np.int64(data[at + 2] & 0x3F)
-                    )
-                    if table[point] != HAN | BEFORE:
-                        break
-                    last_point = point
-                    at += 3
-                if at > start_at:
-                    found_han = (at - start_at) // 3
-                    han += found_han
-                    units += found_han
-                    characters += found_han
-                    inside = False
-                    last = HAN | BEFORE
-                    window = np.uint64(data[at - 3]) << np.uint64(16)
-                    window |= (np.uint64(data[at - 2]) << _BYTE) | np.uint64(data[at - 1])
-                    continue
-        point = first
-        if first < 0x80:
+        point, size = decoded(data, at)
+        if size == 1:
             window = (window << _BYTE) | np.uint64(first)
-            at += 1
-        elif first < 0xE0:
-            point = ((first & 0x1F) << 6) | (np.int64(data[at + 1]) & 0x3F)
-            at += 2
-        elif first < 0xF0:
+        elif size == 3:
             window = (window << _BYTE) | np.uint64(first)
             window = (window << _BYTE) | np.uint64(data[at + 1])
             window = (window << _BYTE) | np.uint64(data[at + 2])
-            point = ((first & 0x0F) << 12) | ((np.int64(data[at + 1]) & 0x3F) << 6) | (np.int64(data[at + 2]) & 0x3F)
-            at += 3
         else:
-            point = (
-                ((first & 0x07) << 18)
-                | ((np.int64(data[at + 1]) & 0x3F) << 12)
-                | ((np.int64(data[at + 2]) & 0x3F) << 6)
-                | (np.int64(data[at + 3]) & 0x3F)
-            )
-            at += 4
-        if first >= 0x80 and (first < 0xE0 or first >= 0xF0):
             window = np.uint64(0)
+        at += size
         found = np.int64(table[point])
         kind = found & KIND
         seen |= found
@@ -212,7 +256,7 @@ def _look(data: Any, begin: Any, end: Any, table: Any, starts: Any, row: Any) ->
             elif kind == MARK:
                 inside = last_kind == LATIN or last_kind == LETTER or last_kind == MARK
             elif (kind == APOSTROPHE or kind == POINT) and at < end:
-                after = _kind_at(data, at, table)
+                after = np.int64(table[decoded(data, at)[0]]) & KIND
                 if kind == APOSTROPHE:
                     inside = (last_kind == LATIN or last_kind == LETTER) and (after == LATIN or after == LETTER)
                 else:
@@ -221,62 +265,50 @@ def _look(data: Any, begin: Any, end: Any, table: Any, starts: Any, row: Any) ->
                 inside = False
         if found & last & HIGH and (found | last) & LATIN_1:
             flags |= MOJIBAKE
-        if collected < 4 and (collected > 0 or not found & EDGE):
-            letter = point + 32 if 65 <= point <= 90 else point
-            start = (start ^ np.uint64(letter)) * _FACTOR
-            collected += 1
-            if point == 0x130 or point == 0x212A:  # become ASCII letters when lowered
-                phrase = True
-            if collected >= 2:
-                slot = np.int64(start >> np.uint64(54))
-                while starts[slot] != 0 and starts[slot] != start:
-                    slot = (slot + 1) & 1023
-                if starts[slot] == start:
-                    phrase = True
+        place = characters - squeezed
         if not found & SIGNAL:
             indent = False
         elif 48 <= point <= 57:
             indent = False
-            gap = characters - digit_at - 1
-            whole = gap == 0 or (separator_at == characters - 1 and (gap == 1 or before_separator_at == characters - 2))
+            gap = place - digit_at - 1
+            whole = gap == 0 or (separator_at == place - 1 and (gap == 1 or before_separator_at == place - 2))
             digits = digits + 1 if gap <= 2 and whole else 1
             if digits >= 7:
                 flags |= NUMBER
             if gap != 0:
-                digit_start = characters
+                digit_start = place
                 if last_point == 46 and dots >= 3:
                     flags |= IP_ADDRESS
-            digit_at = characters
+            digit_at = place
         elif point == 32 or point == 9:
-            before_separator_at, separator_at = separator_at, characters
-            if not indent:
-                blank = last_point == 32 or last_point == 9
-                if point == 9 and not blank:
+            if last_point == 32 or last_point == 9:
+                squeezed += 1
+                if not indent and point == 32 and last_point == 32:
                     flags |= SPACING
-                if point == 32 and last_point == 32:
+            else:
+                before_separator_at, separator_at = separator_at, place
+                if not indent and point == 9:
                     flags |= SPACING
         elif point == 10:
             if last_point == 32 or last_point == 9 or window & _THREE == _BLANK:
                 flags |= SPACING
-            if phrase and characters - line_at <= MOST_CHARACTERS:
-                flags |= BOILERPLATE
-            phrase, line_at = False, characters + 1
+            if (phrase or notice) and place - line_at <= _MOST:
+                flags |= (BOILERPLATE if phrase else 0) | (NOTICE if notice else 0)
+            phrase, notice, line_at = _begins_phrase(data, at, end, table, starts), False, place + 1
             indent = True
-            collected = 0
-            start = np.uint64(0)
         else:
             indent = False
             if point == 0xA0 or 40 <= point <= 41 or 45 <= point <= 47 or 0x2010 <= point <= 0x2013:
-                before_separator_at, separator_at = separator_at, characters
+                before_separator_at, separator_at = separator_at, place
             if last & BEFORE and found & HALF:
                 flags |= HALF_MARK
             if point == 46:
-                dots = dots + 1 if digit_at == characters - 1 and digit_start - 1 == dot_at else 1
-                dot_at = characters
+                dots = dots + 1 if digit_at == place - 1 and digit_start - 1 == dot_at else 1
+                dot_at = place
             elif point == 58:
-                if characters - colon_at <= 5:
+                if place - colon_at <= 5:
                     flags |= IP_ADDRESS
-                colon_at = characters
+                colon_at = place
             elif point == 47:
                 if window & _THREE == _SLASHES:
                     flags |= CODE_OR_LINK
@@ -286,17 +318,17 @@ def _look(data: Any, begin: Any, end: Any, table: Any, starts: Any, row: Any) ->
                 if point == 96:
                     flags |= CODE_OR_LINK
             elif _is_notice(point, window, data[at] if at < end else 0):
-                phrase = True
+                notice = True
             elif point >= 0x4E00:
-                for place in range(_GARBLED.size):
-                    if point == _GARBLED[place]:
-                        garbled |= 1 << place
+                for number in range(_GARBLED.size):
+                    if point == _GARBLED[number]:
+                        garbled |= 1 << number
         last, last_point = found, point
         characters += 1
     if last_point == 32 or last_point == 9:
         flags |= SPACING
-    if phrase and characters - line_at <= MOST_CHARACTERS:
-        flags |= BOILERPLATE
+    if characters - squeezed - line_at <= _MOST:
+        flags |= (BOILERPLATE if phrase else 0) | (NOTICE if notice else 0)
     if garbled & (garbled - 1):
         flags |= MOJIBAKE
     row[LATIN] += latin
@@ -308,19 +340,24 @@ def _look(data: Any, begin: Any, end: Any, table: Any, starts: Any, row: Any) ->
 
 
 @kernel
-def tidy(data: Any, table: Any, out: Any) -> Any:
-    """Write UTF-8 text with its lines tidied (see `characters.tidy_lines`) to `out`, as long as `data`; returns how
-    much that is. The text has no other white space than spaces, tabs and \\n."""
-    end = data.size
-    at = 0
-    to = 0
+def tidy_all(data: Any, offsets: Any, table: Any, out: Any, ends: Any) -> None:
+    """Write UTF-8 texts with their lines tidied (see `characters.tidy_lines`) to `out`, as long as `data`, and where
+    each begins and the last ends to `ends`. They have no other white space than spaces, tabs and \\n."""
+    ends[0] = 0
+    for number in range(offsets.size - 1):
+        ends[number + 1] = _tidy(data, offsets[number], offsets[number + 1], table, out, ends[number])
+
+
+@kernel
+def _tidy(data: Any, at: Any, end: Any, table: Any, out: Any, to: Any) -> Any:
+    """One text, to place `to`; returns where it ends."""
     breaks = 0  # line ends in a row just written
     while at <= end:
         line_start = to
         indented = at
         while indented < end and (data[indented] == 32 or data[indented] == 9):
             indented += 1
-        if indented > at and not (indented < end and data[indented] >= 0xE0 and _kind_at(data, indented, table) == HAN):
+        if indented > at and not (indented < end and table[decoded(data, indented)[0]] & KIND == HAN):
             indented = at
         at = indented
         blank_since = to  # everything written from here on is spaces at the end of the line
