@@ -13,6 +13,7 @@ from headwater.core.artifacts import Artifact
 from headwater.core.documents import Corpus, Document
 from headwater.core.errors import InputError, UserError
 from headwater.core.executor import ProcessExecutor
+from headwater.curate.canaries import canaries_line
 from headwater.curate.config import CollectConfig, CurateConfig
 from tests.curate.dedup.reference import jaccard as reference_jaccard
 from tests.curate.helpers import collect, curate, hashes, write_rows
@@ -152,6 +153,10 @@ def test_canaries_measure_recall_in_chinese_and_english(tmp_path: Path) -> None:
     for lang in ("zh", "en"):
         assert (by[lang, 0.01]["planted"], by[lang, 0.01]["recall"]) == (8, 1.0)
         assert by[lang, 0.2]["duplicates"] == 0, "a fifth changed is no duplicate"
+    found["duplicates"][0] |= {"duplicates": 8, "found": 6}
+    line = "canaries: 6 of 8 near-duplicates found in en (0.750), 8 of 8 near-duplicates found in zh (1.000)"
+    assert canaries_line(found) == line
+    assert canaries_line({"documents": {"zh": 0}, "questions": []}) == ""
 
 
 def test_questions_of_benchmarks_go_and_name_the_item(tmp_path: Path) -> None:

@@ -91,6 +91,22 @@ def measure_canaries(config: CurateConfig, near: NearDedup, removals: NDArray[An
     return result
 
 
+def canaries_line(measured: dict[str, Any]) -> str:
+    """What canaries measured, in a line for people; "" if none could be planted."""
+    parts = []
+    for lang in sorted(measured["documents"]):
+        rows = [row for row in measured.get("duplicates", ()) if row["lang"] == lang]
+        planted, found = (sum(row[name] for row in rows) for name in ("duplicates", "found"))
+        if planted:
+            parts.append(f"{found} of {planted} near-duplicates found in {lang} ({found / planted:.3f})")
+    parts += [
+        f"{row['found']} of {row['planted']} questions found"
+        for row in measured["questions"]
+        if row["planted"] and not row["edit"]
+    ]
+    return f"canaries: {', '.join(parts)}" if parts else ""
+
+
 def _sources(near: NearDedup, most: int) -> dict[str, list[tuple[int, str]]]:
     """(position, text) of the documents of each language with the lowest hashes."""
     population = near.population

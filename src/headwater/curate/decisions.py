@@ -22,7 +22,7 @@ from headwater.core.artifacts import SCRATCH
 from headwater.core.jsonl import pretty_json
 from headwater.core.shards import ShardFolder
 from headwater.core.stage import StageContext
-from headwater.curate.canaries import measure_canaries
+from headwater.curate.canaries import canaries_line, measure_canaries
 from headwater.curate.clean import VERSIONS as CLEAN_VERSIONS
 from headwater.curate.config import CurateConfig, SplitConfig
 from headwater.curate.decide import DecideTask, decide_shard
@@ -131,7 +131,10 @@ def decide_corpus(
     if taken and out.done(TAKEDOWN_IDS) is None:
         out.write(TAKEDOWN_IDS, "".join(f"{name}\n" for name in sorted(taken)).encode())
     if config.canaries.documents and out.done(CANARIES) is None:
-        out.write(CANARIES, pretty_json(measure_canaries(alone, near, removals)))
+        measured = measure_canaries(alone, near, removals)
+        out.write(CANARIES, pretty_json(measured))
+        if line := canaries_line(measured):
+            context.reporter.info(line)
     return Outcome(decided, placed, limits_of, compared)
 
 
