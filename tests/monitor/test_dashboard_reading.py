@@ -226,6 +226,12 @@ def test_a_run_is_running_silent_stopped_or_finished(tmp_path: Path) -> None:
         assert state() == "silent"
         assert "no step for 1h 00m" in reader.status()["words"]
         assert reader.refresh() != before
+        lines = (run / "metrics.jsonl").read_text().splitlines()
+        with open(run / "metrics.jsonl", "a") as record:
+            record.write(lines[-1].replace('"step": 100', '"step": 101').replace('"step":100', '"step":101') + "\n")
+        os.utime(run / "metrics.jsonl", (old, old))  # the clock was set forward by an hour while it was watched
+        assert state() == "running"
+        assert reader.status()["step"] == 101
     (run / "final.json").write_text('{"checkpoint": "step-00000100"}')
     assert state() == "finished"
 

@@ -237,8 +237,15 @@ def rule_tests() -> list[dict[str, Any]]:
                 "alert_rule_test": [fires("TrainingDown", 5, found=False), fires("TrainingDown", 8, found=told)],
             }
         )
+    behind = [(f"llm_step{RUN}", "0+30x60"), (f"llm_step_timestamp_seconds{RUN}", "-36000+60x60")]
+    tests.append(  # a clock that is ten hours behind says nothing
+        {
+            "input_series": [{"series": series, "values": values} for series, values in behind],
+            "alert_rule_test": [fires("NoProgress", 30, found=False)],
+        }
+    )
     for alert, series, before, after, labels in (
-        ("NoProgress", [(f"llm_step_timestamp_seconds{RUN}", "0+60x5 300x60")], 10, 20, None),
+        ("NoProgress", [(f"llm_step{RUN}", "0+30x5 150x60")], 10, 20, None),
         ("CheckpointStale", [(f"llm_checkpoint_last_success_timestamp_seconds{RUN}", "0x200")], 59, 70, None),
         ("ThroughputDrop", [(f"llm_tokens_per_second{RUN}", "1000x60 500x60")], 60, 75, None),
         ("ExporterDown", [(f"up{MACHINE}", "1x5 0x60")], 5, 9, machine),

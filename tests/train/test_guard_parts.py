@@ -6,6 +6,7 @@ import math
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headwater.core.files import atomic_write
+from headwater.core.jsonl import pretty_json
 from headwater.dataset import TokenDataset
+from headwater.dataset.config import DatasetConfig
+from headwater.dataset.dataset import INDEX
+from headwater.dataset.pack import dataset_index, spec_for
+from headwater.dataset.writer import TokenShardWriter
 from headwater.diagnose.faults_bits import LAYOUT, flip_bit
 from headwater.model import ModelConfig
 from headwater.parallel.mesh import Mesh
@@ -25,7 +32,7 @@ from headwater.train.guesses import guess_losses
 from headwater.train.hang_watch import Hang, HangWatch
 from headwater.train.train_module import TrainModule
 from headwater.train.weight_check import WeightCheck, _words
-from tests.train.conftest import TINY, World
+from tests.train.conftest import TINY, World, documents
 
 CPU = torch.device("cpu")
 
@@ -144,3 +151,31 @@ def test_guesses_cost_what_the_data_says(world: World) -> None:
     assert found.unigram < found.uniform
     code = guess_losses(split, vocab_size=size, mixture={"code": 1.0})
     assert code.unigram == pytest.approx(found.unigram, rel=0.05)
+
+
+def test_guesses_read_a_few_shards_of_many(world: World, tmp_path: Path) -> None:
+    tokenizer = Tokenizer.load(world.tokenizer)
+    spec, facts, counts = spec_for(DatasetConfig(), tokenizer), [], np.zeros(tokenizer.vocab_size)
+    (tmp_path / "train").mkdir()
+    for number in range(30):
+        name = f"train/web-{number:05d}.tokens"
+        with TokenShardWriter(tmp_path / name, spec, split="train", domain="web") as writer:
+            for document in documents("web", f"train {number}", 10):
+                tokens = tokenizer.encode(document.text)
+                writer.add(document, tokens)
+                counts += np.bincount(tokens, minlength=len(counts))
+        facts.append(("train", "web", {"name": name, **writer.counts}))
+    atomic_write(tmp_path / INDEX, pretty_json(dataset_index(spec, facts)))
+    split = TokenDataset.open(tmp_path).split("train")
+    stream, asked = split.domains["web"], set()
+
+    def read(start: int, stop: int) -> Any:
+        asked.update(stream.shard_names(start, stop))
+        return type(stream).read(stream, start, stop)
+
+    stream.read = read  # type: ignore[method-assign]
+    found = guess_losses(split, vocab_size=len(counts), mixture=None)
+    assert sorted(asked) == [f"train/web-{number:05d}.tokens" for number in (3, 11, 18, 26)]
+    shares = counts / counts.sum()
+    exact = float(-(shares[shares > 0] * np.log(shares[shares > 0])).sum())
+    assert found.unigram == pytest.approx(exact, rel=0.05)

@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 
+from headwater.core.progress import SILENT, Reporter
 from headwater.diagnose.replaying import facts_of
+from headwater.monitor import MonitorConfig
+from headwater.monitor.tensor_series import TensorSeries
 from headwater.parallel.agreement import Ranks
 from headwater.parallel.config import ParallelConfig
+from headwater.parallel.launch import launch_local
+from headwater.parallel.memory import SmallerPiecesError, first_line, is_out_of_memory
 from headwater.parallel.rank_files import LOST_PEER
 from headwater.train import RunFolder, announce
 from headwater.train.callbacks import Callback
-from headwater.train.memory_fit import NoRoomError, SmallerPiecesError, remember, remembered, smaller
+from headwater.train.memory_fit import NoRoomError, smaller
+from headwater.train.outcome import Reading
 from headwater.train.phases import RunPlan
 from headwater.train.train_module import TrainModule
 from headwater.train.trainer import Trainer
 from headwater.train.weights import load_weights
+from headwater.train.what_fits import Fits, WhatFits
+from tests.conftest import REPOSITORY
 from tests.parallel.ranks import RankError, run_ranks
 from tests.train.conftest import World
 from tests.train.test_recovery import go
@@ -45,7 +57,31 @@ class LittleMemory(Callback):
 
     def _check(self, module: torch.nn.Module, args: tuple[Any, ...]) -> None:
         if args[0].shape[0] > self.rows:
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.\nmore words")
+            torch.empty(1 << 50, dtype=torch.uint8)  # a petabyte, which the allocator refuses
+
+
+class NoRoomForHeads(Callback):
+    """From a step on the look at attention heads, which is the pass in evaluation before a step's own, has no room."""
+
+    name = "no_room_for_heads"
+
+    def __init__(self, step: int, rank: int = 0) -> None:
+        self.step, self.rank, self.looking = step, rank, False
+
+    def on_start(self, trainer: Trainer) -> None:
+        for stage in trainer.module.stages:
+            list(stage.model.layers.values())[-1].register_forward_pre_hook(self._check)
+
+    def before_step(self, trainer: Trainer, step: int) -> None:
+        self.looking = step >= self.step and trainer.ranks.rank == self.rank
+
+    def before_update(self, trainer: Trainer, reading: Reading) -> bool:
+        self.looking = False
+        return True
+
+    def _check(self, module: torch.nn.Module, args: tuple[Any, ...]) -> None:
+        if self.looking and not module.training:
+            torch.empty(1 << 50, dtype=torch.uint8)
 
 
 def whole(rows: int, **layout: int) -> ParallelConfig:
@@ -60,7 +96,8 @@ def test_the_step_is_done_in_smaller_pieces_and_gives_the_same(world: World, tmp
         assert row["grad_norm"] == pytest.approx(other["grad_norm"], rel=1e-4)
     told = [event for event in small.events() if event["event"] == "out_of_memory"]
     assert [(event["step"], event["before"], event["micro_batch"]) for event in told] == [(5, 8, 4), (5, 4, 2)]
-    assert told[0]["reason"] == "CUDA out of memory. Tried to allocate 20.00 GiB."
+    assert "can't allocate memory: you tried to allocate 1125899906842624 bytes" in told[0]["reason"]
+    assert "\n" not in told[0]["reason"]
     assert json.loads((small.path / "micro_batch.json").read_text())["micro_batch"] == 2
     assert small.ledger_path.read_bytes() == roomy.ledger_path.read_bytes(), "no matter of the run's mathematics"
 
@@ -132,15 +169,94 @@ def test_ranks_start_again_with_what_fits_the_fullest(
         torch.testing.assert_close(load_weights(path).tensors[name], tensor, rtol=0, atol=5e-5, msg=name)
 
 
+@pytest.mark.timeout(120)
+def test_a_launcher_starts_all_again_until_it_fits(world: World, tmp_path: Path) -> None:
+    """Twice at the same step, from the same checkpoint: each time with less."""
+    run, said = tmp_path / "run", io.StringIO()
+    launch_local(
+        [sys.executable, "-m", "tests.train.tight_rank", str(world.tokenizer), str(world.dataset), str(run)],
+        ranks=2,
+        logs=run / "logs",
+        max_restarts=3,
+        reporter=Reporter(Console(file=said, width=300)),
+        environment={"PYTHONPATH": str(REPOSITORY)},
+    )
+    assert RunFolder.open(run).status().state == "finished"
+    assert said.getvalue().count("no memory for a micro-batch of 4: all ranks go on from the last checkpoint") == 1
+    assert said.getvalue().count("no memory for a micro-batch of 2: all ranks go on from the last checkpoint") == 1
+    assert "(2 of 3)" in said.getvalue()
+    assert "(3 of 3)" not in said.getvalue()
+    started = [event for event in RunFolder.open(run).events() if event["event"] in ("started", "resumed")]
+    assert [(event.get("step", 0), event["micro_batch"]) for event in started] == [(0, 4), (4, 2), (4, 1)]
+
+
+def test_without_room_to_look_at_heads_the_run_goes_on_without_their_figures(world: World, tmp_path: Path) -> None:
+    often = MonitorConfig.model_validate({"collect": {"every": 2}})
+    plain = go(world, tmp_path / "plain", monitor=often, **SHORT)
+    run = go(world, tmp_path / "run", NoRoomForHeads(4), monitor=often, **SHORT)
+    assert [row["loss"] for row in run.metrics()] == [row["loss"] for row in plain.metrics()]
+    series = TensorSeries(run.path)
+    assert series.matrix("head_entropy").steps.tolist() == [1, 2]
+    assert series.matrix("grad_norm").steps.tolist() == [1, 2, 4, 6, 8, 10, 12]
+    (told,) = [event for event in run.events() if event["event"] == "warning"]
+    assert told["message"].startswith("step 4: no memory to look at attention heads; without their figures from here")
+    assert WhatFits(run, {"device": "cpu", "layout": ParallelConfig().describe()}, SILENT).known() == Fits(heads=False)
+
+
+def looking(world: World, path: Path) -> None:
+    often = MonitorConfig.model_validate({"collect": {"every": 2}})
+    go(world, path, NoRoomForHeads(4, rank=1), layout=whole(4, dp_shard=2), monitor=often, **SHORT)
+
+
+def test_ranks_start_again_without_a_look_at_heads(world: World, tmp_path: Path) -> None:
+    with pytest.raises(RankError, match="no memory to look at attention heads: all ranks go on"):
+        run_ranks(2, looking, world, tmp_path / "run")
+    run_ranks(2, looking, world, tmp_path / "run")
+    run = RunFolder.open(tmp_path / "run")
+    assert run.status().state == "finished"
+    assert TensorSeries(run.path).matrix("head_entropy").steps.tolist() == [1, 2]
+
+
+def found(path: Path, place: dict[str, str]) -> WhatFits:
+    return WhatFits(RunFolder(path), place, SILENT)
+
+
 def test_what_is_remembered_is_of_a_place(tmp_path: Path) -> None:
     here, there = {"device": "cuda", "layout": "tp 2"}, {"device": "cuda", "layout": "tp 4"}
-    assert remembered(tmp_path, here) is None
-    remember(tmp_path, 4, here)
-    remember(tmp_path, 8, here)
-    assert remembered(tmp_path, here) == 4
-    assert remembered(tmp_path, there) is None
+    assert found(tmp_path, here).known() == Fits()
+    found(tmp_path, here).remember(Fits(4))
+    found(tmp_path, here).remember(Fits(8))
+    found(tmp_path, here).remember(Fits(heads=False))
+    assert found(tmp_path, here).known() == Fits(4, heads=False)
+    assert found(tmp_path, there).known() == Fits()
     (tmp_path / "micro_batch.json").write_text("torn {")
-    assert remembered(tmp_path, here) is None
+    assert found(tmp_path, here).known() == Fits()
+    (tmp_path / "micro_batch.json").write_text(json.dumps({"micro_batch": 2, "facts": here}))
+    assert found(tmp_path, here).known() == Fits(2), "as it was written before heads were"
+
+
+def test_of_ranks_that_find_it_out_at_once_the_least_counts(tmp_path: Path) -> None:
+    """Each reads what is known, and writes the least: without a lock one that read early writes late."""
+    sizes = [*range(40, 0, -1)]
+
+    def tell(size: int) -> None:
+        found(tmp_path / "run", {"layout": "dp 40"}).remember(Fits(size))
+
+    (tmp_path / "run").mkdir()
+    with ThreadPoolExecutor(len(sizes)) as pool:
+        list(pool.map(tell, sizes))
+    assert found(tmp_path / "run", {"layout": "dp 40"}).known() == Fits(1)
+
+
+def test_what_says_that_there_is_no_memory_is_known() -> None:
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(1 << 50, dtype=torch.uint8)
+    assert is_out_of_memory(caught.value)
+    assert is_out_of_memory(MemoryError())
+    assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.\nmore words"))
+    assert not is_out_of_memory(RuntimeError("shapes do not fit"))
+    assert first_line(MemoryError()) == "MemoryError"
+    assert first_line(RuntimeError("one\ntwo")) == "one"
 
 
 def test_halves() -> None:

@@ -123,7 +123,7 @@ class FolderLock:
             with disk_errors(self.path):
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 temp.write_bytes(canonical_json(record))
-            with _guard(self.path.parent) as guarded:
+            with guard(self.path.parent) as guarded:
                 self._take(temp, guarded)
         except OSError as error:
             raise UserError(
@@ -194,7 +194,7 @@ class FolderLock:
             return
         token, self._token = self._token, ""
         self._stop.set()
-        with _guard(self.path.parent):
+        with guard(self.path.parent):
             if (_read(self.path) or {}).get("token") == token:
                 with suppress(FileNotFoundError):
                     self.path.unlink()
@@ -238,8 +238,9 @@ def _alive(owner: dict[str, Any], now: float) -> bool:
 
 
 @contextmanager
-def _guard(folder: Path) -> Iterator[bool]:
-    """Hold `folder/.lock-guard` by flock for a moment; False where the file system has no flock."""
+def guard(folder: Path) -> Iterator[bool]:
+    """Hold `folder/.lock-guard` by flock for a moment; False where the file system has no flock. LockedError after
+    `GUARD_SECONDS`."""
     descriptor = os.open(folder / ".lock-guard", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         yield _flock(descriptor, folder)

@@ -15,6 +15,7 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -109,6 +110,11 @@ class DomainStream:
         first = bisect_right(self._first_token, start) - 1
         last = bisect_right(self._first_token, max(start, stop - 1)) - 1
         return [shard["name"] for shard in self._shards[first : last + 1]]
+
+    @property
+    def shard_spans(self) -> list[tuple[int, int]]:
+        """The stream's tokens, start to stop (exclusive), of every shard that holds any."""
+        return [(start, stop) for start, stop in pairwise(self._first_token) if start < stop]
 
     def document(self, number: int) -> DocumentInfo:
         """Document `number` of the stream, with `start` and `stop` counted from the stream's first token."""

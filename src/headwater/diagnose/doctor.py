@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median
 from typing import Any
 
@@ -33,6 +34,9 @@ STOPPED = "stopped.json"
 
 STALL_SECONDS, STALL_STEPS = 60.0, 10.0
 """A running process is stalled after this long, and so many times its usual step, without a step."""
+LOOK_AGAIN_SECONDS = 15.0
+"""At most so long a record is watched that seems to stand still: a clock that was set, or is another machine's, makes
+its last line look old."""
 
 
 FATAL = ("non_finite", "out_of_memory", "disk_full")
@@ -75,7 +79,11 @@ def diagnose(run: RunFolder, *, now: float | None = None) -> Diagnosis:
     alerts = {(alert.detector, alert.step): alert for alert in replay(record.rows, settings)}
     alerts |= {(alert.detector, alert.step): alert for alert in _said(events)}
     step = int(record.rows[-1]["step"]) if record.rows else 0
-    ends = _ends(status.state, record.rows, events, step, time.time() if now is None else now) + _stopped(run)
+    ends = _ends(status.state, record.rows, events, step, time.time() if now is None else now)
+    if ends and ends[0].detector == "stalled" and _goes_on(run, record.rows):
+        notes.append(f"the last line's time is {ends[0].evidence['age']:,.0f} s ago by this clock, and the run goes on")
+        ends = []
+    ends += _stopped(run)
     notes += _unseen(record.rows, events)
     by_symptom: dict[str, list[Alert]] = {}
     for alert in sorted([*alerts.values(), *_idle(record.rows), *ends], key=lambda alert: alert.step):
@@ -169,6 +177,19 @@ def _ends(
         message = f"no process has worked on the run {since}, and none said why; {heard}"
         return [Alert("died", "warning", step, message, {"age": age})]
     return []
+
+
+def _goes_on(run: RunFolder, rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the record grows while one looks, for as long as a few of its lines usually take."""
+    seconds = [row["step_seconds"] for row in rows[-200:] if _numbers(row.get("step_seconds"))]
+    apart = median(later["step"] - row["step"] for row, later in pairwise(rows[-200:])) if len(rows) > 1 else 1
+    size = run.metrics_path.stat().st_size
+    end = time.monotonic() + min(LOOK_AGAIN_SECONDS, max(1.0, 3 * apart * median(seconds or [0.0])))
+    while time.monotonic() < end:
+        time.sleep(0.05)
+        if run.metrics_path.stat().st_size != size:
+            return True
+    return False
 
 
 def _stopped(run: RunFolder) -> list[Alert]:

@@ -91,8 +91,9 @@ def _from_outside() -> list[Rule]:
         Rule("TrainingDown", "critical", f"{remaining} * {pace}", "> 60",
              "a run that had more than a minute to go no longer answers",
              only=f'on (job, instance) up{{job="{TRAINING_JOB}"}} == 0', hold="1m"),
-        Rule("NoProgress", "critical", f"time() - {_OWN['step_time']}", "> 600",
-             "no step has been recorded for ten minutes", hold="1m"),
+        # By scrapes, not by the times in the record: the run's clock may be set, or be another than Prometheus'.
+        Rule("NoProgress", "critical", f"changes({STEP}[10m])", "== 0",
+             "no step has been recorded for ten minutes", only=f"{STEP} offset 10m", hold="1m"),
         Rule("Recovery", "warning", f'increase({_OWN["events"]}{{event="recovery"}}[{FINDING_MINUTES}m])', "> 0",
              "the run mended itself; the ledger says how"),
         Rule("CheckpointStale", "warning", f"time() - {_OWN['checkpoint_time']}", "> 3600",

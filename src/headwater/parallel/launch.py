@@ -137,15 +137,15 @@ class _Agent(LocalElasticAgent):
     def _decide(self, result: RunResult) -> None:
         """After a failure: start again, or leave no restart."""
         codes = _codes(result)
+        self.failed_attempt = self._attempt
         reached = self._reached()
         lost = all(code < 0 or code == LOST_PEER for code in codes.values())
         stuck = not any(code == -signal.SIGKILL for code in codes.values()) and reached <= self._last_step
+        stuck = stuck and not any(error["asks_for_less"] for error in self._errors().values())
         self._last_step = max(reached, self._last_step)
         if self._asked is not None or not lost or stuck or set(codes.values()) <= set(_ASKED):
-            self.failed_attempt = self._attempt
             self._remaining_restarts = 0
             return
-        self.failed_attempt = self._attempt
         if self._remaining_restarts > 0:
             spec = self._worker_group.spec
             number = spec.max_restarts - self._remaining_restarts + 1
@@ -159,6 +159,12 @@ class _Agent(LocalElasticAgent):
         )
         return max((int(beat["step"]) for beat in beats if beat is not None), default=0)
 
+    def _errors(self) -> dict[int, dict[str, Any]]:
+        """By rank, what those wrote down that ended with an error in the attempt that failed."""
+        files = {rank: self._folder.file(rank, "error") for rank in range(len(self._worker_group.workers))}
+        read = {rank: self._folder.read(file, self.failed_attempt) for rank, file in files.items()}
+        return {rank: error for rank, error in read.items() if error is not None}
+
     def _lost(self, codes: dict[int, int]) -> RanksLostError:
         attempt = self.failed_attempt
         verdict = self._folder.read(self._folder.verdict, attempt)
@@ -169,13 +175,7 @@ class _Agent(LocalElasticAgent):
     def error(self, result: RunResult) -> BaseException:
         """What to raise for ranks that failed for good."""
         codes = _codes(result)
-        errors = {
-            rank: error
-            for rank in range(len(self._worker_group.workers))
-            if (error := self._folder.read(self._folder.file(rank, "error"), self.failed_attempt)) is not None
-            and error["expected"]
-        }
-        if errors:
+        if errors := {rank: error for rank, error in self._errors().items() if error["expected"]}:
             rank, first = min(errors.items())
             alone = len(errors) == 1 and len(self._worker_group.workers) > 1 and rank > 0
             where = ", ".join(part for part in (f"rank {rank}" if alone else "", first["where"]) if part)

@@ -38,6 +38,7 @@ from torch.distributed.pipelining.schedules import (
 from headwater.core.errors import HeadwaterError, RecipeError
 from headwater.parallel.config import ParallelConfig
 from headwater.parallel.context import Columns
+from headwater.parallel.memory import is_out_of_memory
 from headwater.parallel.stages import StageSpec, compile_problem, micro_batch_problem, of_rank
 from headwater.parallel.tied import TiedEmbedding
 
@@ -330,7 +331,7 @@ def _raise_cause(error: Exception) -> NoReturn:
     """torch wraps what goes wrong in a stage; raise what it was where the caller has words for it."""
     cause: BaseException | None = error
     while cause is not None:
-        if isinstance(cause, (HeadwaterError, torch.OutOfMemoryError, IndexError)):
+        if isinstance(cause, (HeadwaterError, IndexError)) or is_out_of_memory(cause):
             raise cause
         cause = cause.__cause__
     raise error

@@ -27,6 +27,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 
 from headwater.core.errors import HeadwaterError
+from headwater.parallel.memory import SmallerPiecesError
 from headwater.parallel.rank_files import LOST_PEER, Heartbeat, RankFolder, culprits, describe, spans, this_attempt
 
 PACKAGE = f"{os.sep}headwater{os.sep}"
@@ -128,6 +129,7 @@ class Watch:
             "mend": facts.mend if facts else "",
             "exit_code": facts.exit_code if facts else 1,
             "expected": facts is not None,
+            "asks_for_less": isinstance(facts, SmallerPiecesError),
             "consequence": is_consequence(error),
             "at": place_of_traceback(error.__traceback__),
         }

@@ -22,6 +22,7 @@ import torch
 from headwater.core.errors import DiskSpaceError
 from headwater.monitor.config import DetectorsConfig
 from headwater.monitor.detectors import Alert, DetectorSet, machine_detectors, training_detectors
+from headwater.parallel.memory import is_out_of_memory
 from headwater.train import devices
 from headwater.train.callbacks import Callback
 from headwater.train.checkpointing import CheckpointCallback
@@ -157,7 +158,7 @@ class DetectionCallback(Callback):
         if not self._enabled:
             return
         step = trainer.step + 1
-        if isinstance(error, torch.OutOfMemoryError | NoRoomError):
+        if is_out_of_memory(error) or isinstance(error, NoRoomError):
             message = "the device has no memory left for the step"
             self._say(trainer, Alert("out_of_memory", "critical", step, message, {"error": str(error)}))
         elif isinstance(error, DiskSpaceError) or (isinstance(error, OSError) and error.errno in FULL):

@@ -3,7 +3,7 @@
 In: an executor, rows of a step. Out: what the executor gives, with half the micro-batch as often as it takes. One
 process does the step again at once. In a layout of several ranks those that still had room are in the middle of talking
 to the one that had not, so all end, and are started again from the last checkpoint with the smaller micro-batch, which
-is remembered in the run's folder.
+is remembered in the run's folder (`headwater.train.what_fits`).
 
     fitting = Fitting(executor, mesh, clear=lambda: optimizer.zero_grad()); sums = fitting.run(batch, divisor)
 """
@@ -11,32 +11,19 @@ is remembered in the run's folder.
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from headwater.core.errors import HeadwaterError
-from headwater.core.files import atomic_write
-from headwater.core.jsonl import parse_json, pretty_json
+from headwater.parallel.memory import SmallerPiecesError, first_line, is_out_of_memory
 from headwater.parallel.mesh import Mesh
-from headwater.parallel.rank_files import LOST_PEER
 from headwater.train.accumulate import Executor
 from headwater.train.batch import Batch
-
-REMEMBERED = "micro_batch.json"
 
 
 class NoRoomError(HeadwaterError):
     """A single sample does not fit into memory."""
-
-
-class SmallerPiecesError(HeadwaterError):
-    """This rank had no room; all ranks start again with a smaller micro-batch. A launcher does that by itself, as for a
-    rank that was lost."""
-
-    exit_code = LOST_PEER
 
 
 class Fitting:
@@ -59,8 +46,10 @@ class Fitting:
         while True:
             try:
                 return self._executor.run(batch, divisor)
-            except torch.OutOfMemoryError as error:
-                reason = str(error).splitlines()[0]
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    raise
+                reason = first_line(error)
             # Outside the handler: the error's frames have held the tensors of the pass that failed.
             self._shrink(batch, reason)
 
@@ -98,24 +87,3 @@ def smaller(micro_batch: int, rows: int, *, divide: bool) -> int | None:
     while divide and half > 1 and rows % half:
         half -= 1
     return half or None
-
-
-def remember(folder: Path, micro_batch: int, facts: dict[str, Any]) -> None:
-    """Write down what fits; any rank may, and the least counts."""
-    known = _read(folder)
-    least = min(micro_batch, int(known["micro_batch"])) if known and known["facts"] == facts else micro_batch
-    atomic_write(folder / REMEMBERED, pretty_json({"micro_batch": least, "facts": facts}))
-
-
-def remembered(folder: Path, facts: dict[str, Any]) -> int | None:
-    """What has been found to fit into the same device in the same layout, or None."""
-    known = _read(folder)
-    return int(known["micro_batch"]) if known and known["facts"] == facts else None
-
-
-def _read(folder: Path) -> dict[str, Any] | None:
-    try:
-        known = parse_json((folder / REMEMBERED).read_bytes())
-        return known if isinstance(known["micro_batch"], int) and isinstance(known["facts"], dict) else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None

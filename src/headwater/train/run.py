@@ -47,7 +47,6 @@ from headwater.train.data import RunData, validation_windows
 from headwater.train.detection import DetectionCallback
 from headwater.train.guesses import guess_losses
 from headwater.train.ledger import RunLedger, record_plan
-from headwater.train.memory_fit import REMEMBERED, remember, remembered
 from headwater.train.metrics import MetricsCallback
 from headwater.train.mixing import mixed
 from headwater.train.objective import build_objective, objective_problems
@@ -63,6 +62,7 @@ from headwater.train.storage import cached
 from headwater.train.train_module import TrainModule
 from headwater.train.trainer import Trainer
 from headwater.train.validation import ValidationCallback
+from headwater.train.what_fits import REMEMBERED, WhatFits
 
 FORMAT = 1
 
@@ -215,7 +215,8 @@ class _Run:
             device_type=self.device.type,
             precision=self.precision,
         )
-        fits = ranks.from_first(remembered(run.path, self._place()))
+        self.memory = WhatFits(run, self._place(), reporter)
+        fits = ranks.from_first(self.memory.known().micro_batch)
         if fits is not None and fits < self.micro_batch:
             self.micro_batch, micro_why = fits, f"more ran out of memory before ({REMEMBERED} in the run's folder)"
         self.choices = announce.Choices(
@@ -318,7 +319,7 @@ class _Run:
             ranks=self.ranks,
             restore=resuming.go_back,
         )
-        module.fitting.tell = partial(self._remember, trainer)
+        module.fitting.tell = lambda *found: self.memory.smaller(trainer.step + 1, *found)
         with devices.determinism(self.config.deterministic, self.device), matrix_products(self.precision):
             if self.config.dry_run:
                 seconds = announce.dry_run(module, self.plan)
@@ -344,13 +345,6 @@ class _Run:
         """Where a micro-batch fits or does not."""
         return {"device": self.device.type, "layout": self.mesh.config.describe()}
 
-    def _remember(self, trainer: Trainer, before: int, now: int, reason: str) -> None:
-        """A step did not fit into this rank's memory, and is done in smaller pieces from now on."""
-        remember(self.run.path, now, self._place())
-        step = trainer.step + 1
-        self.run.event("out_of_memory", step=step, micro_batch=now, before=before, reason=reason)
-        self.reporter.warn(f"step {step:,}: no memory for a micro-batch of {before}; {now} from here on ({reason})")
-
     def _callbacks(self, injected: Sequence[Callback], data: RunData) -> list[Callback]:
         if self.config.sampling.every and not any(isinstance(c, SamplingCallback) for c in injected):
             self.reporter.warn(
@@ -368,14 +362,15 @@ class _Run:
         metrics = MetricsCallback(self.monitor, self.plan.steps)
         checkpoints = CheckpointCallback(self.config.checkpoint, self.store, metrics, self.dataset.fingerprint)
         validation = ValidationCallback(self.config.validation, windows)
-        guesses = guess_losses(
-            self.dataset.split("train"), vocab_size=self.tokenizer.vocab_size, mixture=self.plan.segments[0].mixture
+        train, mixture = self.dataset.split("train"), self.plan.segments[0].mixture
+        guesses = self.ranks.on_first(
+            lambda: guess_losses(train, vocab_size=self.tokenizer.vocab_size, mixture=mixture)
         )
         detection = DetectionCallback(self.monitor.detectors, guesses)
         guards: list[Callback] = [detection]
         if self.config.recovery.enabled:
             guards.append(RecoveryCallback(self.config.recovery, detection, data, self.store))
-        collectors = CollectorsCallback(self.monitor)
+        collectors = CollectorsCallback(self.monitor, self.memory)
         return [PhaseCallback(), validation, *injected, collectors, *guards, metrics, checkpoints]
 
     def _check_disk(self) -> None:

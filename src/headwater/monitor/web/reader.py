@@ -53,6 +53,7 @@ class RunReader:
         self._columns = Columns()
         self._version = 0
         self._seen: object = None
+        self._grew: float | None = None  # by a clock that nobody sets, when the record grew while it was watched
         self._usual: float | None = None  # `_pace` as it was read: a glance asks while another thread is reading
         self._peeked: tuple[object, dict[str, Any]] | None = None
         self._texts: dict[str, str] = {}
@@ -87,8 +88,11 @@ class RunReader:
             restarted, batches = self._metrics.read()
             if restarted:
                 self._columns = Columns()
+            known = self._columns.steps.size
             for rows in batches:
                 self._columns.add(rows)
+            if self._version and self._columns.steps.size != known:
+                self._grew = time.monotonic()
             for name, tail in self._logs.items():
                 restarted, batches = tail.read()
                 if restarted:
@@ -128,11 +132,13 @@ class RunReader:
         return value if isinstance(value, dict) else {}
 
     def _age(self) -> float | None:
-        """Seconds since the record was written to last, by the file's own time: clocks in the lines may be wrong."""
+        """Seconds since the record was written to last, by the file's own time (clocks in the lines may be wrong), and
+        no more than since it was seen to grow: the clock may have been set since."""
         try:
-            return max(0.0, time.time() - self._file("metrics.jsonl").stat().st_mtime)
+            age = max(0.0, time.time() - self._file("metrics.jsonl").stat().st_mtime)
         except OSError:
             return None
+        return age if self._grew is None else min(age, time.monotonic() - self._grew)
 
     def _silent(self) -> bool:
         age = self._age()

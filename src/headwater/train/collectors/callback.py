@@ -23,6 +23,7 @@ from headwater.monitor.tensor_files import FOLDER, TensorFiles
 from headwater.monitor.tensor_series import TENSOR_METRICS
 from headwater.monitor.tensor_summary import LowGradients, summary
 from headwater.parallel.agreement import Ranks
+from headwater.parallel.memory import SmallerPiecesError
 from headwater.train.batch import Batch
 from headwater.train.callbacks import Callback
 from headwater.train.collectors.sample import SampleObserver
@@ -31,6 +32,7 @@ from headwater.train.observing import StepObserver
 from headwater.train.outcome import StepOutcome
 from headwater.train.train_module import TrainModule
 from headwater.train.trainer import Trainer
+from headwater.train.what_fits import REMEMBERED, WhatFits
 
 RANKS_EVERY = 10
 """Steps over which ranks' own times are added up before they are exchanged: one small message each."""
@@ -75,8 +77,10 @@ class CollectorsCallback(Callback):
 
     name = "collectors"
 
-    def __init__(self, config: MonitorConfig) -> None:
+    def __init__(self, config: MonitorConfig, memory: WhatFits | None = None) -> None:
+        """`memory`: whether heads have been found to fit, and where it is written down that they do not."""
         self._config = config.collect
+        self._memory = memory
         self._high = config.detectors.grad_norm_high
         self._low = LowGradients(config.detectors.grad_norm_low)
         self._clock: StepClock | None = None
@@ -84,13 +88,34 @@ class CollectorsCallback(Callback):
         self._begin_anew()
 
     def on_start(self, trainer: Trainer) -> None:
-        self._clock = StepClock(trainer.module, trainer.ranks, self._config.which if self._config.every else ())
+        self._clock = StepClock(trainer.module, trainer.ranks, self._which(trainer))
+        self._clock.no_room = lambda reason: self._without_heads(trainer, reason)
         trainer.module.observer = self._clock
         # Also where nothing is sampled any more: what is there of steps that are trained again has to go.
         if trainer.ranks.first and (self._config.every or (trainer.run.path / FOLDER).is_dir()):
             with trainer.failures.kept(FOLDER):
                 self._files = TensorFiles(trainer.run.path)
         self.on_rewind(trainer)
+
+    def _which(self, trainer: Trainer) -> Collection[str]:
+        """What is sampled, the same on every rank."""
+        which = set(self._config.which if self._config.every else ())
+        fits = self._memory is None or trainer.ranks.from_first(self._memory.known().heads)
+        if "heads" in which and not fits:
+            trainer.reporter.decide("no figures of attention heads", f"no memory for them before ({REMEMBERED})")
+            which.remove("heads")
+        return which
+
+    def _without_heads(self, trainer: Trainer, reason: str) -> None:
+        """SmallerPiecesError on one of several ranks: the others are in the middle of talking to it."""
+        if self._memory is not None:
+            self._memory.no_heads(trainer.step + 1, reason)
+        if trainer.ranks.size > 1:
+            raise SmallerPiecesError(
+                f"no memory to look at attention heads: all ranks go on from the last checkpoint without ({reason})",
+                where=trainer.module.mesh.place(),
+                mend="run the same command again, if no launcher does it",
+            )
 
     def on_rewind(self, trainer: Trainer) -> None:
         self._begin_anew()

@@ -10,11 +10,12 @@ step that was skipped before its update the heads alone.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 import torch
 
 from headwater.parallel.agreement import Ranks
+from headwater.parallel.memory import first_line, is_out_of_memory
 from headwater.train.batch import Batch
 from headwater.train.collectors.heads import HeadFigures
 from headwater.train.collectors.tensors import TensorFigures
@@ -35,6 +36,8 @@ class SampleObserver(StepObserver):
         if "heads" in which:
             self._heads = HeadFigures(module.model_config, module.mesh, module.context)
         self.sample: dict[str, dict[str, float]] = {}
+        self.no_room: Callable[[str], None] = lambda reason: None
+        """Called when there was no memory to look at heads, which are left out from then on."""
         self.turn = 0
         """Which parameters are copied, where not all can be."""
         self.whole_seconds = 0.0
@@ -43,12 +46,25 @@ class SampleObserver(StepObserver):
     def before_step(self, module: TrainModule, batch: Batch) -> None:
         started = time.perf_counter()
         self.sample, self.seconds = {}, 0.0
-        if self._heads is not None:
-            with module.evaluation(averaged=False), self._heads.watching(module.stages):
+        if self._heads is not None and (reason := self._look_at(self._heads, module, batch)):
+            self._heads = None
+            if module.device.type == "cuda":
+                torch.cuda.empty_cache()
+            self.no_room(reason)
+        self.whole_seconds = time.perf_counter() - started
+
+    def _look_at(self, heads: HeadFigures, module: TrainModule, batch: Batch) -> str:
+        """Sample the heads; why there was no memory for it, "" where there was."""
+        try:
+            with module.evaluation(averaged=False), heads.watching(module.stages):
                 with torch.compiler.set_stance("force_eager"):  # compiled blocks would not see who looks at them
                     module.evaluate(batch.part(0, 1, CPU))
-            self.sample = self._heads.sample()
-        self.whole_seconds = time.perf_counter() - started
+            self.sample = heads.sample()
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            return first_line(error)
+        return ""
 
     def before_update(self, module: TrainModule) -> None:
         if self._tensors is not None:

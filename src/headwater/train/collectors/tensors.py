@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from headwater.monitor.tensor_series import model_order
 from headwater.parallel.agreement import Ranks
 from headwater.parallel.gradients import copies, squares
+from headwater.parallel.memory import is_out_of_memory
 from headwater.parallel.mesh import Mesh
 from headwater.parallel.slices import local
 
@@ -64,8 +65,10 @@ class TensorFigures:
         chosen = self._turns[turn % len(self._turns)]
         try:
             self._old = {name: local(parameters[name]).clone() for name in chosen}
-        except torch.OutOfMemoryError:  # no reason to end a run: these are not measured
-            self._old = {}
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            self._old = {}  # no reason to end a run: these are not measured
 
     @torch.no_grad()
     def after_update(self, parameters: Mapping[str, nn.Parameter]) -> dict[str, dict[str, float]]:
