@@ -174,6 +174,11 @@ def test_the_page_shows_where_everything_went(corpus: Artifact) -> None:
     assert "http" not in page.split("<h2>Removed")[0]
     for rule in report(corpus)["dropped"]:
         assert rule in page
+    for name, row in [*report(corpus)["by_language"].items(), *report(corpus)["by_domain"].items()]:
+        inside = page.partition(f"<summary>where {name} went</summary>")[2].partition("</details>")[0]
+        for rule, lost in row["dropped"].items():
+            numbers = "".join(f"<td>{lost[field]:,}</td>" for field in ("documents", "bytes", "units"))
+            assert f"<td>{rule}</td>{numbers}" in inside
     assert "<mark>" in page
 
 

@@ -19,10 +19,13 @@ th,td{text-align:right;padding:.2rem .6rem;border-bottom:1px solid #e4e4e4}
 th:first-child,td:first-child{text-align:left}
 .bar{background:#e8edf3;height:.55rem;border-radius:2px;min-width:8rem}
 .bar i{display:block;height:100%;background:#3b6ea5}
-.loss .bar i{background:#c0653a}td.wide{width:24%}
+.loss .bar i{background:#c0653a}
 details{margin:.6rem 0;border:1px solid #e4e4e4;border-radius:4px;padding:.4rem .8rem}
 pre{white-space:pre-wrap;word-break:break-word;max-height:22rem;overflow:auto;background:#f7f7f7;padding:.6rem}
 .pair{display:grid;grid-template-columns:1fr 1fr;gap:1rem}mark{background:#ffe9a8}.note{color:#666}
+.table{overflow-x:auto}summary{overflow-wrap:anywhere}
+@media(max-width:40rem){body{font-size:13px;margin:1rem auto;padding:0 .6rem}table{font-size:12px}.bar{display:none}
+th,td{padding:.25rem .2rem}td:first-child{overflow-wrap:anywhere;min-width:5.5rem}.pair{grid-template-columns:1fr}}
 @media(prefers-color-scheme:dark){body{background:#161616;color:#e4e4e4}th,td,details{border-color:#333}
 pre{background:#222}.bar{background:#2b2f36}mark{background:#6b5514;color:inherit}.note{color:#999}}
 """
@@ -43,8 +46,8 @@ def report_page(
         f"<meta name=viewport content='width=device-width'><style>{_STYLE}</style><h1>{escape(title)}</h1>",
         _waterfall(report),
         _split_table(report, tokens),
-        _matrix("By language", report["by_language"]),
-        _matrix("By domain", report["by_domain"]),
+        _groups("By language", report["by_language"]),
+        _groups("By domain", report["by_domain"]),
         _canaries(canaries),
         _samples(samples),
     ]
@@ -54,7 +57,7 @@ def report_page(
 def _table(columns: Iterable[str], rows: Iterable[tuple[str, Sequence[str]]]) -> str:
     head = "".join(f"<th>{escape(name)}</th>" for name in columns)
     body = "".join(f"<tr class='{kind}'>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>" for kind, cells in rows)
-    return f"<table><tr>{head}</tr>{body}</table>"
+    return f"<div class=table><table><tr>{head}</tr>{body}</table></div>"
 
 
 def _bar(share: float) -> str:
@@ -62,17 +65,23 @@ def _bar(share: float) -> str:
 
 
 def _waterfall(report: Mapping[str, Any]) -> str:
-    total = report["in"]
-    rows = [("", _cells("came in", total, total))]
-    rows += [("loss", _cells(rule, lost, total)) for rule, lost in _by_size(report["dropped"])]
-    rows += [("loss", _cells(f"{rule} (cut)", lost, total, documents=False)) for rule, lost in _by_size(report["cut"])]
-    rows.append(("loss", _cells("taken by cleaning", report["edited"], total)))
-    rows.append(("", _cells("kept", report["out"], total)))
     note = (
         "<p class=note>in = kept + dropped + cut + taken by cleaning, exactly. "
         "A unit is one CJK character, or one word or number.</p>"
     )
-    return "<h2>Where it went</h2>" + _table(("", *_FIELDS, "share of bytes"), rows) + note
+    return "<h2>Where it went</h2>" + _falls(report, [("taken by cleaning", report["edited"])]) + note
+
+
+def _falls(report: Mapping[str, Any], taken: Sequence[tuple[str, Mapping[str, int]]]) -> str:
+    """What came in, what went by which reason, and what is left, of all or of one language or domain."""
+    total = report["in"]
+    rows = [("", _cells("came in", total, total))]
+    rows += [("loss", _cells(rule, lost, total)) for rule, lost in _by_size(report["dropped"])]
+    cuts = _by_size(report.get("cut", {}))
+    rows += [("loss", _cells(f"{rule} (cut)", lost, total, documents=False)) for rule, lost in cuts]
+    rows += [("loss", _cells(name, lost, total, documents=False)) for name, lost in taken]
+    rows.append(("", _cells("kept", report["out"], total)))
+    return _table(("", *_FIELDS, "share of bytes"), rows)
 
 
 def _by_size(rows: Mapping[str, Mapping[str, int]]) -> list[tuple[str, Mapping[str, int]]]:
@@ -95,26 +104,26 @@ def _split_table(report: Mapping[str, Any], tokens: Mapping[str, Any]) -> str:
     return "<h2>What there is to train on</h2>" + _table(columns, rows) if rows else ""
 
 
-def _matrix(title: str, table: Mapping[str, Any]) -> str:
-    """Bytes by reason, a row for each language or domain."""
-    reasons = sorted({rule for row in table.values() for rule in row["dropped"]})
-    rows = []
+def _groups(title: str, table: Mapping[str, Any]) -> str:
+    """Each language or domain: how much of it stays, and below that where the rest went."""
+    rows, details = [], []
     for name, row in sorted(table.items(), key=lambda item: -item[1]["in"]["bytes"]):
-        share = row["out"]["bytes"] / row["in"]["bytes"] if row["in"]["bytes"] else 0.0
-        lost = [f"{row['dropped'][rule]['documents']:,}" if rule in row["dropped"] else "" for rule in reasons]
-        rows.append(
-            (
-                "",
-                [
-                    escape(name),
-                    f"{row['in']['documents']:,}",
-                    f"{row['out']['documents']:,}",
-                    f"{_bar(share)}{share:.1%}",
-                    *lost,
-                ],
-            )
-        )
-    return f"<h2>{escape(title)}</h2>" + _table(("", "documents in", "kept", "bytes kept", *reasons), rows)
+        total, kept = row["in"], row["out"]
+        share = kept["bytes"] / total["bytes"] if total["bytes"] else 0.0
+        numbers = [f"{side['documents']:,}" for side in (total, kept)]
+        rows.append(("", [escape(name), *numbers, f"{_bar(share)}{share:.1%}"]))
+        gone = row["dropped"].values()
+        if not gone:  # nothing, or the verb does not count reasons by language
+            continue
+        taken = {
+            field: total[field] - kept[field] - sum(lost[field] for lost in gone)
+            for field in _FIELDS[1:]
+            if field in total
+        }
+        falls = _falls(row, [("cut, or taken by cleaning", taken)] if any(taken.values()) else [])
+        details.append(f"<details><summary>where {escape(name)} went</summary>{falls}</details>")
+    head = ("", "documents in", "kept", "bytes kept")
+    return f"<h2>{escape(title)}</h2>" + _table(head, rows) + "\n".join(details)
 
 
 def _canaries(canaries: Mapping[str, Any] | None) -> str:
