@@ -16,15 +16,14 @@ from headwater.parallel.divisibility import tensor_problems
 from headwater.parallel.stages import micro_batch_problem
 from headwater.plan import ModelSpec, TrainSpec, make_plan, parse_cluster, search
 from headwater.plan.export import recipe_section
-from headwater.simulate.calibrate import as_yaml, base_bytes, fit_products, machine_of, predicted_step
-from headwater.simulate.layouts import described
+from headwater.simulate.calibrate import as_yaml, fit_products, machine_of, predicted_step
 from headwater.simulate.measure import PROBES, SHAPES, Rates
 
 
 def rates(peak: float = 5e10, launch: float = 3e-6) -> Rates:
     products = {(m, n, k): 2.0 * m * n * k * (1 + 32 / k) / peak + launch for m, n, k in SHAPES}
     attention = {(8, 256, 6, 32): 3e-3, (2, 1024, 8, 64): 1.4e-2}
-    return Rates(products, launch, attention, 1e10, 1e9, 2e-4, 5e8, 500 << 20)
+    return Rates(products, launch, attention, 1e10, 1e9, 2e-4, 5e8, 0.1)
 
 
 def test_a_rate_and_a_prologue_are_found_in_timings() -> None:
@@ -44,7 +43,8 @@ def test_a_machine_file_explains_the_steps_it_was_made_from(tmp_path: Path) -> N
     path.write_text(as_yaml(machine))
     cluster = parse_cluster(str(path))
     assert cluster.calibration["gemm_sustained"] == 1.0
-    assert base_bytes(cluster.notes) == 500 << 20
+    assert cluster.processor is not None
+    assert cluster.processor.neighbours == 0.1
 
 
 def test_an_unknown_constant_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -87,7 +87,7 @@ def test_a_run_is_put_beside_the_plan(tmp_path: Path, capsys: pytest.CaptureFixt
                 "precision": "fp32",
                 "threads": 1,
                 "micro_batch": probe.rows,
-                "layout": "1 rank (one process)",
+                "parallel": ParallelConfig().axes,
             }
         )
         + "\n"
@@ -161,6 +161,5 @@ def test_layers_computed_again_in_part_are_searched_and_said_in_the_recipe() -> 
 )
 def test_a_layout_is_read_back_from_a_runs_record(fields: dict[str, object]) -> None:
     parallel = ParallelConfig.model_validate(fields)
-    again = described(parallel.describe())
-    assert again.describe() == parallel.describe()
-    assert again.zero == parallel.zero
+    again = ParallelConfig.model_validate(json.loads(json.dumps(parallel.axes)))
+    assert again == parallel

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -12,8 +13,9 @@ from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 
-from headwater.core.progress import SILENT
+from headwater.core.progress import SILENT, Reporter
 from headwater.monitor import MonitorConfig
 from headwater.monitor.config import DetectorsConfig
 from headwater.parallel.config import ParallelConfig
@@ -58,11 +60,12 @@ def go(
     *callbacks: Callback,
     layout: ParallelConfig | None = None,
     monitor: MonitorConfig | None = None,
+    reporter: Reporter = SILENT,
     **changes: Any,
 ) -> RunFolder:
     return train(
         dataset=world.dataset, tokenizer=world.tokenizer, run_dir=path, model=MODEL, config={**CONFIG, **changes},
-        parallel=layout or ParallelConfig(micro_batch=4), reporter=SILENT, callbacks=callbacks, monitor=monitor,
+        parallel=layout or ParallelConfig(micro_batch=4), reporter=reporter, callbacks=callbacks, monitor=monitor,
     )  # fmt: skip
 
 
@@ -376,7 +379,13 @@ def test_a_run_that_stops_before_its_first_checkpoint_promises_none(world: World
     with pytest.raises(RecoveryStoppedError, match="changed weights") as caught:
         go(world, tmp_path / "run", Breaks(5, "model.layers.0.mlp.up_proj.weight"), recovery=none,
            checkpoint={"every": 1000})  # fmt: skip
-    assert "begins anew, as there is no checkpoint" in caught.value.mend
+    same = "begins anew, as there is no checkpoint, and comes to the same stop unless something is changed"
+    assert f"Running again {same}: with more patience" in caught.value.mend
+    heard = io.StringIO()
+    with pytest.raises(RecoveryStoppedError, match="changed weights"):
+        go(world, tmp_path / "run", Breaks(5, "model.layers.0.mlp.up_proj.weight"), recovery=none,
+           checkpoint={"every": 1000}, reporter=Reporter(Console(file=heard, width=300)))  # fmt: skip
+    assert f"the run had stopped itself: it {same}" in heard.getvalue()
 
 
 def test_without_a_checkpoint_to_go_back_to_the_run_slows_down(

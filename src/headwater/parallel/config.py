@@ -127,6 +127,12 @@ class ParallelConfig(Section):
         """Ranks that see different samples: dp_replicate x dp_shard."""
         return self.dp_replicate * self.dp_shard
 
+    @property
+    def axes(self) -> dict[str, Any]:
+        """The fields that say how ranks share the work, as a run's events have them; `model_validate` takes them."""
+        kept = ("dp_replicate", "dp_shard", "tp", "pp", "cp", "zero_stage", "schedule", "virtual_stages")
+        return self.model_dump(mode="json", include=set(kept))
+
     def describe(self) -> str:
         """`4,096 ranks = dp 64 (replicate 64 x shard 1) x cp 1 x tp 8 x pp 8, ZeRO 1, 1f1b`."""
         if self.ranks == 1:

@@ -18,9 +18,10 @@ from typing import Any
 
 from headwater.core.errors import InputError, UserError
 from headwater.model import ModelConfig
+from headwater.parallel.config import ParallelConfig
 from headwater.plan import ClusterSpec, ModelSpec, TrainSpec, make_plan
 from headwater.simulate.calibrate import base_bytes
-from headwater.simulate.layouts import described, layout_of
+from headwater.simulate.layouts import layout_of
 from headwater.train.config import TrainConfig
 from headwater.train.run_folder import RunFolder
 
@@ -106,9 +107,9 @@ def compare_run(folder: Path, cluster: ClusterSpec) -> Beside:
     threads = started[-1].get("threads")
     if threads is not None and f"with {threads} threads" not in cluster.notes:
         notes.append(f"the run had {threads} threads: {cluster.notes.split(' in ')[0]}")
-    if "layout" not in started[-1] or "micro_batch" not in started[-1]:
+    if "parallel" not in started[-1] or "micro_batch" not in started[-1]:
         raise InputError("the record has no layout", where=str(folder), mend="compare a run of this version")
-    parallel = described(started[-1]["layout"])
+    parallel = ParallelConfig.model_validate(started[-1]["parallel"])
     if parallel.ranks > cluster.gpus_per_node:
         notes.append(f"{parallel.ranks} ranks shared {cluster.gpus_per_node} processors: the plan gives each its own")
         cluster = cluster.with_nodes(-(-parallel.ranks // cluster.gpus_per_node))

@@ -44,6 +44,7 @@ from headwater.train.run_folder import CheckpointRef
 from headwater.train.trainer import Trainer
 
 STOPPED = "stopped.json"
+BEGINS_ANEW = "begins anew, as there is no checkpoint, and comes to the same stop unless something is changed"
 REFERENCE_STEPS = 2
 """Steps before the trouble whose samples say what a good one's loss is."""
 
@@ -189,7 +190,7 @@ class RecoveryCallback(Callback):
         ]
         refs = self._store.refs()
         newest = next((ref for ref in refs if ref.step < trouble.onset), None)
-        again = "goes on from the newest checkpoint" if refs else "begins anew, as there is no checkpoint"
+        again = "goes on from the newest checkpoint" if refs else BEGINS_ANEW
         folder = shlex.quote(str(trainer.run.path))
         error = RecoveryStoppedError(
             f"{_names(trouble)} again, after {len(done)} entries of recovery in the ledger: the run has stopped",

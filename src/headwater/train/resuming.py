@@ -24,7 +24,7 @@ from headwater.train.checkpoint_targets import targets_for
 from headwater.train.data import RunData
 from headwater.train.ledger import RunLedger
 from headwater.train.phases import RunPlan
-from headwater.train.recovery import STOPPED
+from headwater.train.recovery import BEGINS_ANEW, STOPPED
 from headwater.train.run_folder import CheckpointRef, RunFolder
 from headwater.train.trainer import Trainer
 
@@ -53,8 +53,10 @@ class Resuming:
         """Load the newest good checkpoint and cut the record back to it; without one, begin."""
         loaded = self._load(trainer)
         dropped = self._ranks.on_first(lambda: self._cut(trainer.step))
-        if self._ranks.first:
-            (self._run.path / STOPPED).unlink(missing_ok=True)
+        if self._ranks.first and (self._run.path / STOPPED).exists():
+            if loaded is None:
+                self._reporter.warn(f"the run had stopped itself: it {BEGINS_ANEW} (see `headwater doctor`)")
+            (self._run.path / STOPPED).unlink()
         if loaded is None:
             self._run.event("started", **self._facts())
             return
@@ -117,7 +119,7 @@ class Resuming:
         return dropped
 
     def _tell_of_other_machine(self) -> None:
-        facts = self._facts()
+        facts = {key: value for key, value in self._facts().items() if key != "parallel"}  # `layout` says it in words
         starts = [event for event in self._run.events() if event["event"] in ("started", "resumed")]
         before = {key: starts[-2].get(key) for key in facts} if len(starts) > 1 else facts
         changed = [f"{key} {before[key]} before, {facts[key]} now" for key in facts if before[key] != facts[key]]

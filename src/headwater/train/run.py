@@ -336,6 +336,7 @@ class _Run:
         """What a bitwise repetition needs to be the same."""
         return {
             **self._place(),
+            "parallel": self.mesh.config.axes,
             "threads": torch.get_num_threads(),
             "precision": self.precision,
             "micro_batch": module.micro_batch,  # a trial may have found that less fits

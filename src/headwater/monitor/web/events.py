@@ -18,7 +18,7 @@ QUIET = ("checkpoint", "device")
 
 LEVELS = {"warning": "warning", "interrupted": "warning", "rewound": "action", "stopped": "critical"}
 
-BOOKKEEPING = frozenset({"time", "event", "step", "message", "detector", "severity", "evidence"})
+BOOKKEEPING = frozenset({"time", "event", "step", "message", "detector", "severity", "evidence", "parallel"})
 LONGEST_TEXT = 1200
 
 
