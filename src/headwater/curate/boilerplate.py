@@ -48,7 +48,7 @@ _WEAK = _phrases(
 )
 """Only in company: a line of at least three phrases, or with one of those above."""
 
-_BEGINNINGS = (
+LINE_BEGINNINGS = (
     "分享到", "分享至", "转发到", "转发至", "责任编辑：", "责任编辑:", "上一篇：", "上一篇:", "下一篇：",
     "下一篇:", "扫一扫", "扫码关注", "长按识别", "微信扫", "关注公众号", "关注微信公众号", "当前位置：",
     "当前位置:", "您的位置：", "您的位置:", "您现在的位置", "share on ", "follow us on ", "powered by ",
@@ -75,9 +75,12 @@ EDGES = " \t\u3000.。!！…:：>»›→|·•-*#[]()（）【】_/"
 _BETWEEN = re.compile(r"\s*[|·•/›»>→、]\s*|\s{2,}|\u3000|(?<=[\u4e00-\u9fff]) (?=[\u4e00-\u9fff])")
 
 
-_STARTS = frozenset(phrase[:2] for phrases in (_SURE, _WEAK, _BEGINNINGS) for phrase in phrases)
-LONGER_STARTS = frozenset(phrase[:4] for phrases in (_SURE, _WEAK, _BEGINNINGS) for phrase in phrases)
+PHRASES = _SURE | _WEAK
+_STARTS = frozenset(phrase[:2] for phrase in PHRASES.union(LINE_BEGINNINGS))
+LONGER_STARTS = frozenset(phrase[:4] for phrase in PHRASES.union(LINE_BEGINNINGS))
 """What a line of phrases begins with: most lines of text do not, which is quick to see."""
+
+MOST_IN_PHRASE = max(map(len, PHRASES.union(LINE_BEGINNINGS)))
 
 
 def is_boilerplate(line: str, notices: bool = True) -> bool:
@@ -89,7 +92,11 @@ def is_boilerplate(line: str, notices: bool = True) -> bool:
     if lowered[:2] in _STARTS and not LONGER_STARTS.isdisjoint((lowered[:2], lowered[:3], lowered[:4])):
         if lowered in _SURE:
             return True
-        if lowered.startswith(_BEGINNINGS) and len(bare) <= _MOST_AFTER_BEGINNING and not _SENTENCE_END.search(bare):
+        if (
+            lowered.startswith(LINE_BEGINNINGS)
+            and len(bare) <= _MOST_AFTER_BEGINNING
+            and not _SENTENCE_END.search(bare)
+        ):
             return True
         parts = [part.strip(EDGES).lower() for part in _BETWEEN.split(bare) if part]
         if len(parts) > 1:

@@ -56,7 +56,6 @@ from headwater.curate.survey import (
     SPACING,
     WIDE,
     Survey,
-    phrase_lines,
     survey,
     tidied,
     tidied_all,
@@ -174,9 +173,8 @@ def _put_right(parts: Parts, options: CleanConfig, edits: dict[str, int], chines
     if options.punctuation and chinese:
         parts.change(HALF_MARK, full_width_punctuation)
     if options.boilerplate and domain in options.boilerplate_domains:
-        flags = parts.seen.flags
-        suspects = [phrase_lines] * bool(flags & BOILERPLATE) + [notice_lines] * bool(flags & NOTICE)
-        if any(is_boilerplate(line) for lines in suspects for line in lines(parts.text)):
+        notices = parts.seen.flags & NOTICE and any(map(is_boilerplate, notice_lines(parts.text)))
+        if notices or parts.seen.flags & BOILERPLATE:
             parts.change(BOILERPLATE | NOTICE, lambda piece: _without_lines(piece, edits))
     kinds = [kind for kind in options.pii if parts.seen.flags & _SIGNS_OF[kind]]
     if kinds:

@@ -10,7 +10,7 @@ is compiled already or there is much text; for a few short texts all are set, an
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headwater.core.units import HAN, SPACE, class_table, classes, count_units
-from headwater.curate.boilerplate import EDGES, LONGER_STARTS
+from headwater.curate.boilerplate import EDGES, LINE_BEGINNINGS, LONGER_STARTS, PHRASES
 from headwater.curate.characters import HALF_MARKS, is_before_mark, is_odd, is_wide, tidy_lines
 from headwater.curate.mojibake import HIGH_CHARACTERS, MARKS
 
@@ -36,6 +36,9 @@ MOJIBAKE, SPACING, FENCE, CODE_OR_LINK, HALF_MARK, BOILERPLATE, NOTICE, NUMBER, 
 PRESENCE = ODD | WIDE | MARKUP_SIGNS | AT
 EVERYTHING = (1 << 25) - 1
 """Flags of a text. Those of PRESENCE are of single characters, and set where one of them is."""
+
+STARTS, WHOLE, BEGINNINGS = range(3)
+"""Rows of `phrase_tables`."""
 
 WORD, SECONDS, PAIRED = 1, 0x3C, 4
 """Bits of `run_table`, and how far from one another those of a pair are."""
@@ -82,7 +85,7 @@ def survey(text: str) -> Survey:
         return Survey(EVERYTHING, np.bincount(classes(text), minlength=CHARACTERS)[:CHARACTERS], count_units(text))
     data = np.frombuffer(text.encode("utf-8", "surrogatepass"), np.uint8)
     row = np.empty((1, COLUMNS), np.int64)
-    compiled.look(data, np.array([0, data.size]), property_table(), phrase_starts(), row)
+    compiled.look(data, np.array([0, data.size]), property_table(), phrase_tables(), row)
     return Survey(int(row[0, FLAGS]), row[0, :CHARACTERS], int(row[0, UNITS]))
 
 
@@ -98,7 +101,7 @@ def survey_all(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> Sequence[
     if (compiled := kernels(data.size)) is None:
         return [None] * (offsets.size - 1)
     rows = np.empty((offsets.size - 1, COLUMNS), np.int64)
-    compiled.look(data, offsets, property_table(), phrase_starts(), rows)
+    compiled.look(data, offsets, property_table(), phrase_tables(), rows)
     flags, units = rows[:, FLAGS].tolist(), rows[:, UNITS].tolist()
     return [Survey(*found) for found in zip(flags, rows[:, :CHARACTERS], units, strict=True)]
 
@@ -145,30 +148,20 @@ def run_table() -> NDArray[np.uint16]:
 
 
 @cache
-def phrase_starts() -> NDArray[np.uint64]:
-    """Hashes of how phrases of boilerplate begin, as the kernel makes them, an open table."""
-    table = np.zeros(1024, np.uint64)
-    for phrase in sorted(LONGER_STARTS):
-        value = 0
-        for character in phrase:
-            value = ((value ^ ord(character)) * FACTOR) & 0xFFFFFFFFFFFFFFFF
-        slot = value >> 54
-        while table[slot]:
-            slot = (slot + 1) & 1023
-        table[slot] = value
-    return table
-
-
-def phrase_lines(text: str) -> Iterator[str]:
-    """Lines of a text that begin as phrases of boilerplate do, compiled where it is loaded, else all."""
-    if (compiled := kernels(len(text))) is None:
-        yield from text.split("\n")
-        return
-    encoded = text.encode("utf-8", "surrogatepass")
-    places = np.empty((text.count("\n") + 1, 2), np.int64)
-    found = compiled.phrase_lines(np.frombuffer(encoded, np.uint8), property_table(), phrase_starts(), places)
-    for start, end in places[:found].tolist():
-        yield encoded[start:end].decode("utf-8", "surrogatepass")
+def phrase_tables() -> NDArray[np.uint64]:
+    """Hashes of phrases of boilerplate as the kernel makes them, uint64 [3, 1024], open tables: how they begin, those
+    that are a line or part of one, those that a line may go on from."""
+    tables = np.zeros((3, 1024), np.uint64)
+    for table, phrases in zip(tables, (LONGER_STARTS, PHRASES, LINE_BEGINNINGS), strict=True):
+        for phrase in sorted(phrases):
+            value = 0
+            for character in phrase:
+                value = ((value ^ ord(character)) * FACTOR) & 0xFFFFFFFFFFFFFFFF
+            slot = value >> 54
+            while table[slot]:
+                slot = (slot + 1) & 1023
+            table[slot] = value
+    return tables
 
 
 def tidied(text: str) -> str:

@@ -3,7 +3,7 @@
 In: the bytes of a batch of texts, one after the other, and where each begins. Out: counts of characters and a bit for
 each kind of thing a step of cleaning looks for: not set it is a promise, set a reason to look.
 
-    look(data, offsets, property_table(), phrase_starts(), out)     # see survey.survey_all
+    look(data, offsets, property_table(), phrase_tables(), out)     # see survey.survey_all
 """
 
 # ruff: noqa: SIM109 - membership in a tuple compiles to slower code than comparisons
@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 
 from headwater.core.units import APOSTROPHE, DIGIT, HAN, HANGUL, JOINER, LATIN, LETTER, MARK, POINT, SPACE
-from headwater.curate.boilerplate import MOST_CHARACTERS
+from headwater.curate.boilerplate import MOST_CHARACTERS, MOST_IN_PHRASE
 from headwater.curate.mojibake import MARKS
 from headwater.curate.quality.kernels import kernel
 from headwater.curate.survey import (
     BEFORE,
+    BEGINNINGS,
     BOILERPLATE,
     CHARACTERS,
     CODE_OR_LINK,
@@ -40,7 +41,9 @@ from headwater.curate.survey import (
     SECONDS,
     SIGNAL,
     SPACING,
+    STARTS,
     UNITS,
+    WHOLE,
     WORD,
     run_table,
 )
@@ -58,12 +61,9 @@ def _tail(text: str) -> Any:
 
 
 _BACKTICKS, _TILDES, _SLASHES, _BLANK = _tail("```"), _tail("~~~"), _tail("://"), _tail("\n\n\n")
-_ICP, _ICP_SMALL, _C_SMALL, _C_LARGE = _tail("ICP"), _tail("icp"), _tail("(c)"), _tail("(C)")
-_OPY, _OOK = _tail("opy"), _tail("ook")
+_ICP, _ICP_SMALL, _C_SMALL, _C_LARGE, _OPY, _OOK = map(_tail, ("ICP", "icp", "(c)", "(C)", "opy", "ook"))
 _MOST = MOST_CHARACTERS + 2  # tidying may take one more at each end
 _RECORD, _PERMIT, _RIGHT, _WITHOUT, _BROWSER = map(_tail, ("安备", "可证", "版权", "未经", "览器"))
-
-
 _RUNS = run_table()
 
 
@@ -104,55 +104,65 @@ def _is_notice(point: Any, window: Any, after: Any) -> Any:
 
 
 @kernel
-def _begins_phrase(data: Any, at: Any, end: Any, table: Any, starts: Any) -> Any:
-    """Whether the line at a place begins as a phrase of boilerplate does; what does not count at its edge apart."""
-    start = np.uint64(0)
+def _is_in(value: Any, table: Any) -> Any:
+    """Whether a hash is in an open table of 1024 slots."""
+    slot = np.int64(value >> np.uint64(54))
+    while table[slot] != 0 and table[slot] != value:
+        slot = (slot + 1) & 1023
+    return table[slot] == value
+
+
+@kernel
+def _goes_on(data: Any, at: Any, end: Any) -> Any:
+    """Whether a letter, digit or Chinese character follows, after one space or none: what stood before is no phrase of
+    its own."""
+    if at < end and data[at] == 32:
+        at += 1
+        if at < end and data[at] >= 0x80:
+            return False
+    if at == end:
+        return False
+    byte = data[at]
+    return 48 <= byte <= 57 or 65 <= byte <= 90 or 97 <= byte <= 122 or 0xE4 <= byte <= 0xE9
+
+
+@kernel
+def _begins_phrase(data: Any, at: Any, end: Any, table: Any, phrases: Any) -> Any:
+    """Whether the line at a place begins with a phrase of boilerplate; what does not count at its edge apart."""
+    value = np.uint64(0)
     collected = 0
-    while at < end and data[at] != 10 and collected < 4:
+    likely = blank = False
+    while at < end and data[at] != 10 and (likely or collected < 4):
         point, size = decoded(data, at)
         at += size
-        if collected == 0 and np.int64(table[point]) & EDGE:
+        if (collected == 0 and np.int64(table[point]) & EDGE) or (blank and (point == 32 or point == 9)):
             continue
+        blank = point == 32 or point == 9
         if point == 0x130 or point == 0x212A:  # become ASCII letters when lowered
             return True
-        letter = point + 32 if 65 <= point <= 90 else 32 if point == 9 else point
-        start = (start ^ np.uint64(letter)) * _FACTOR
+        letter = point + 32 if 65 <= point <= 90 else 32 if blank else point
+        value = (value ^ np.uint64(letter)) * _FACTOR
         collected += 1
-        if collected >= 2:
-            slot = np.int64(start >> np.uint64(54))
-            while starts[slot] != 0 and starts[slot] != start:
-                slot = (slot + 1) & 1023
-            if starts[slot] == start:
-                return True
+        likely = likely or _is_in(value, phrases[STARTS])
+        if likely and _is_in(value, phrases[BEGINNINGS]):
+            return True
+        if likely and _is_in(value, phrases[WHOLE]) and not _goes_on(data, at, end):
+            return True
+        if collected > MOST_IN_PHRASE:
+            return False
     return False
 
 
 @kernel
-def phrase_lines(data: Any, table: Any, starts: Any, out: Any) -> Any:
-    """Where lines lie that begin as phrases of boilerplate do, int64 [lines, 2]; returns how many there are."""
-    count = 0
-    at = 0
-    while at <= data.size:
-        start = at
-        while at < data.size and data[at] != 10:
-            at += 1
-        if at - start <= 4 * MOST_CHARACTERS and _begins_phrase(data, start, at, table, starts):
-            out[count, 0], out[count, 1] = start, at
-            count += 1
-        at += 1
-    return count
-
-
-@kernel
-def look(data: Any, offsets: Any, table: Any, starts: Any, out: Any) -> None:
+def look(data: Any, offsets: Any, table: Any, phrases: Any, out: Any) -> None:
     """Fill `out`, int64 [texts, COLUMNS]. `table`, uint16 [0x110000], has the class and properties of each character;
-    `starts`, uint64 [1024], an open table of hashes of how phrases of boilerplate begin."""
+    `phrases` are tables of hashes of phrases of boilerplate."""
     for number in range(offsets.size - 1):
-        _look(data, offsets[number], offsets[number + 1], table, _RUNS, starts, out[number])
+        _look(data, offsets[number], offsets[number + 1], table, _RUNS, phrases, out[number])
 
 
 @kernel
-def _look(data: Any, begin: Any, end: Any, table: Any, runs: Any, starts: Any, row: Any) -> None:
+def _look(data: Any, begin: Any, end: Any, table: Any, runs: Any, phrases: Any, row: Any) -> None:
     flags = 0
     seen: Any = 0  # properties of any character
     garbled = 0  # marks of UTF-8 read as GBK that were seen
@@ -161,7 +171,7 @@ def _look(data: Any, begin: Any, end: Any, table: Any, runs: Any, starts: Any, r
     last_point: Any = 10
     inside = False  # the character before belongs to a word
     indent = True  # nothing but spaces in the line so far
-    phrase: Any = _begins_phrase(data, begin, end, table, starts)  # so does the line
+    phrase: Any = _begins_phrase(data, begin, end, table, phrases)  # so does the line
     notice = False  # the line has the sign of a notice
     characters: Any = 0
     squeezed: Any = 0  # of them, spaces after spaces: distances leave them out, so that they hold for the tidied text
@@ -208,11 +218,7 @@ def _look(data: Any, begin: Any, end: Any, table: Any, runs: Any, starts: Any, r
                 continue
         elif 0xE4 <= data[at] <= 0xE9 and not (indent and (last_point == 32 or last_point == 9)):
             while at < end and 0xE4 <= data[at] <= 0xE9:
-                point = (
-                    (np.int64(data[at] & 0x0F) << 12)
-                    | (np.int64(data[at + 1] & 0x3F) << 6)
-                    | np.int64(data[at + 2] & 0x3F)
-                )
+                point, _ = decoded(data, at)
                 if table[point] != HAN | BEFORE:
                     break
                 last_point = point
@@ -294,7 +300,7 @@ def _look(data: Any, begin: Any, end: Any, table: Any, runs: Any, starts: Any, r
                 flags |= SPACING
             if (phrase or notice) and place - line_at <= _MOST:
                 flags |= (BOILERPLATE if phrase else 0) | (NOTICE if notice else 0)
-            phrase, notice, line_at = _begins_phrase(data, at, end, table, starts), False, place + 1
+            phrase, notice, line_at = _begins_phrase(data, at, end, table, phrases), False, place + 1
             indent = True
         else:
             indent = False
