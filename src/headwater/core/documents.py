@@ -84,6 +84,12 @@ def shard_writer(path: Path) -> pq.ParquetWriter:
     )  # fmt: skip
 
 
+def document_columns(rows: Sequence[Document]) -> dict[str, list[str]]:
+    """The columns of `SCHEMA`."""
+    columns = {name: [getattr(row, name) for row in rows] for name in SCHEMA.names if name != "meta"}
+    return columns | {"meta": [orjson.dumps(row.meta, option=orjson.OPT_SORT_KEYS).decode() for row in rows]}
+
+
 class DocumentWriter:
     """Writes one document shard; rows in the order added; the file is complete after `close`."""
 
@@ -107,9 +113,7 @@ class DocumentWriter:
     def _flush(self) -> None:
         if not self._rows:
             return
-        columns = {name: [getattr(row, name) for row in self._rows] for name in SCHEMA.names if name != "meta"}
-        columns["meta"] = [orjson.dumps(row.meta, option=orjson.OPT_SORT_KEYS).decode() for row in self._rows]
-        self._writer.write_table(pa.table(columns, schema=SCHEMA))
+        self._writer.write_table(pa.table(document_columns(self._rows), schema=SCHEMA))
         self._rows.clear()
         self._pending_bytes = 0
 
