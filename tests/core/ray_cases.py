@@ -5,8 +5,10 @@ Run by `test_ray_executor.py` in a process of its own: ray leaves threads behind
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
+import random
 import signal
 import time
 from collections.abc import Iterator
@@ -22,14 +24,13 @@ import ray
 from headwater.core.errors import InputError, UserError
 from headwater.core.executor import WorkerDiedError, make_executor
 from headwater.core.files import sha256_file
-from headwater.core.progress import SILENT
 from headwater.core.ray_executor import RayExecutor
 from headwater.core.shards import ShardFolder
 from headwater.core.stage import StageContext
 from headwater.curate.config import CollectConfig, CurateConfig
 from headwater.curate.stage import collect_into
 from tests.core import work
-from tests.curate.helpers import collect, curate, hashes, write_rows
+from tests.curate.helpers import Told, collect, curate, hashes, write_rows
 from tests.curate.test_site_lines import page
 
 
@@ -102,8 +103,12 @@ def test_a_stage_on_ray_gives_the_bytes_of_inline_and_of_processes(executor: Ray
     for number in range(6):
         rows = [json.dumps({"text": f"第{number}篇 document {row} " * 20}) for row in range(40)]
         (raw / f"{number}.jsonl").write_text("\n".join(rows) + "\nnot json\n", "utf-8")
-    config = CollectConfig(root=str(raw), sources=({"name": "a", "paths": ["*.jsonl"]},), shard_bytes=30_000)
+    noise = random.Random(1).randbytes(60_000).hex()
+    shared = b"".join(b'{"text": "%s"}\n' % noise[at : at + 3000].encode() for at in range(0, len(noise), 3000))
+    (raw / "6.jsonl.gz").write_bytes(gzip.compress(shared))
+    config = CollectConfig(root=str(raw), sources=({"name": "a", "paths": ["*.jsonl*"]},), shard_bytes=30_000)
     digests = {}
+    told = Told()
     for name, made in (
         ("inline", make_executor("inline")),
         ("process", make_executor("process", 2)),
@@ -111,11 +116,12 @@ def test_a_stage_on_ray_gives_the_bytes_of_inline_and_of_processes(executor: Ray
     ):
         out = ShardFolder(tmp_path / name)
         out.dir.mkdir()
-        collect_into(out, config, StageContext(tmp_path, made, SILENT))
+        collect_into(out, config, StageContext(tmp_path, made, told))
         if name != "ray":
             made.close()
         digests[name] = {path.name: sha256_file(path) for path in sorted(out.dir.rglob("*")) if path.is_file()}
     assert len(digests["inline"]) > 6
+    assert sum("6.jsonl.gz is read by" in line for line in told.lines) == 2  # in processes and on Ray
     assert digests["ray"] == digests["inline"] == digests["process"]
 
 

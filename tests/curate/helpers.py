@@ -12,11 +12,22 @@ import zstandard
 from headwater.core.artifacts import Artifact, ArtifactStore, fingerprint
 from headwater.core.config import identity
 from headwater.core.executor import Executor, InlineExecutor
-from headwater.core.progress import SILENT
+from headwater.core.progress import SILENT, Reporter
 from headwater.core.stage import StageContext
 from headwater.curate.config import CollectConfig, CurateConfig
 from headwater.curate.identity import curate_digests, raw_inputs
 from headwater.curate.stage import build_collect, build_curate
+
+
+class Told(Reporter):
+    """Keeps what is said."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def decide(self, what: str, why: str = "") -> None:
+        self.lines.append(f"{what}: {why}")
 
 
 def collect(workspace: Path, config: CollectConfig, executor: Executor | None = None) -> Artifact:

@@ -10,13 +10,12 @@ the reading of its new files, and of the few that stand in one plan with them.
 
 from __future__ import annotations
 
-import io
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import orjson
 
@@ -31,6 +30,7 @@ from headwater.core.shards import ShardFolder
 from headwater.core.units import count_units
 from headwater.curate.config import COLLECT_VERSION, CollectConfig
 from headwater.curate.readers import read_file
+from headwater.curate.readers.share import Share
 from headwater.curate.records import DETAIL_CHARACTERS, Bad, Item, Record
 from headwater.curate.shard_cache import ShardCache
 from headwater.curate.sources import ShardPlan, SourceFile, plan_shards
@@ -50,35 +50,53 @@ class CollectTask:
     shard_bytes: int
     cache: ShardCache | None = None
 
+    @property
+    def text_bytes(self) -> int:
+        """Text in a document shard at which it is closed."""
+        return TEXT_PER_RAW_BYTE * self.shard_bytes
 
-def _part_name(plan: ShardPlan) -> str:
+
+def part_name(plan: ShardPlan) -> str:
     """A plan's share of the quarantine. It is written last, so it says that the plan is done."""
     return f"parts/{plan.name}.jsonl"
 
 
 def collect_shard(task: CollectTask) -> dict[str, Any]:
     """Read the plan's files in order and write their documents, unless that was done. Returns the plan's counts."""
-    part = _part_name(task.plan)
+    part = part_name(task.plan)
     if (facts := task.out.done(part)) is not None:
         return facts
     if (facts := _restored(task, part)) is not None:
         return facts
-    counts = _Counts()
+    counts = Counts()
     quarantine = task.out.temp(part)
     shards = _Shards(task)
     try:
         with disk_errors(quarantine), open(quarantine, "wb") as rows:
             for file in task.plan.files:
-                for document in _documents(file, task.plan, counts, rows):
+                for document in documents_of(file, task.plan, counts, rows.write):
                     shards.add(document)
             shards.close()
-        facts = task.out.finish(part, quarantine, shards=shards.names, **counts.facts(task.plan.source.name))
-        if task.cache is not None:
-            task.cache.keep(task.out, {PART: part, **{f"{n:03d}": name for n, name in enumerate(shards.names)}})
-        return facts
+        return finish_plan(task, quarantine, shards.names, counts.facts(task.plan.source.name))
     finally:
         shards.abandon()
         quarantine.unlink(missing_ok=True)
+
+
+def finish_plan(task: CollectTask, quarantine: Path, shards: Sequence[str], counts: dict[str, Any]) -> dict[str, Any]:
+    """Say that the plan's shards are there, and keep them for the next time. Returns the plan's counts."""
+    part = part_name(task.plan)
+    facts = task.out.finish(part, quarantine, shards=list(shards), **counts)
+    if task.cache is not None:
+        task.cache.keep(task.out, {PART: part, **{f"{n:03d}": name for n, name in enumerate(shards)}})
+    return facts
+
+
+def is_known(task: CollectTask) -> bool:
+    """Whether what the plan gives is there, or kept in the workspace."""
+    return task.out.done(part_name(task.plan)) is not None or (
+        task.cache is not None and task.cache.facts() is not None
+    )
 
 
 def _restored(task: CollectTask, part: str) -> dict[str, Any] | None:
@@ -87,8 +105,8 @@ def _restored(task: CollectTask, part: str) -> dict[str, Any] | None:
     if task.cache is None or kept is None:
         return None
     roles = sorted((role for role in kept if role != PART), key=int)
-    names = {role: _shard_name(task.plan, number) for number, role in enumerate(roles)}
-    own: dict[str, dict[str, Any]] = {role: {"order": _order(task.plan, n)} for n, role in enumerate(roles)}
+    names = {role: shard_name(task.plan, number) for number, role in enumerate(roles)}
+    own: dict[str, dict[str, Any]] = {role: {"order": shard_order(task.plan, n)} for n, role in enumerate(roles)}
     own[PART] = {"shards": list(names.values())}
     made = task.cache.restore(task.out, {**names, PART: part}, own)
     return None if made is None else made[PART]
@@ -109,11 +127,11 @@ def plan_key(plan: ShardPlan, shard_bytes: int, cache: HashCache | None) -> str 
     return fingerprint("collect-plan", COLLECT_VERSION, [how, shard_bytes, files, list(python)], {})
 
 
-def _shard_name(plan: ShardPlan, number: int) -> str:
+def shard_name(plan: ShardPlan, number: int) -> str:
     return f"documents/{plan.name}{f'-{number:03d}' if number else ''}.parquet"
 
 
-def _order(plan: ShardPlan, number: int) -> list[Any]:
+def shard_order(plan: ShardPlan, number: int) -> list[Any]:
     return [plan.source.name, plan.number, number]
 
 
@@ -123,11 +141,11 @@ class _Shards:
     def __init__(self, task: CollectTask) -> None:
         self.names: list[str] = []
         self._plan, self._out = task.plan, task.out
-        self._limit = TEXT_PER_RAW_BYTE * task.shard_bytes
+        self._limit = task.text_bytes
         self._open()
 
     def _open(self) -> None:
-        self._name = _shard_name(self._plan, len(self.names))
+        self._name = shard_name(self._plan, len(self.names))
         self._temp = self._out.temp(self._name)
         with disk_errors(self._temp):
             self._writer = DocumentWriter(self._temp)
@@ -142,7 +160,7 @@ class _Shards:
     def close(self) -> None:
         with disk_errors(self._temp):
             self._writer.close()
-        order = _order(self._plan, len(self.names))
+        order = shard_order(self._plan, len(self.names))
         self._out.finish(self._name, self._temp, documents=self._writer.documents, order=order)
         self.names.append(self._name)
 
@@ -151,8 +169,8 @@ class _Shards:
         self._temp.unlink(missing_ok=True)
 
 
-class _Counts:
-    """What one shard's reading adds up to."""
+class Counts:
+    """What reading adds up to."""
 
     def __init__(self) -> None:
         self.records = self.raw_bytes = self.documents = self.document_raw_bytes = self.text_bytes = self.units = 0
@@ -177,6 +195,16 @@ class _Counts:
         self.text_bytes += len(item.text.encode())
         self.units += count_units(item.text)
 
+    def add(self, facts: dict[str, Any]) -> None:
+        """Add what another reader counted, as `facts` gives it."""
+        for number in ("records", "raw_bytes", "documents", "document_raw_bytes", "text_bytes", "units"):
+            setattr(self, number, getattr(self, number) + facts[number])
+        for name in ("quarantined", "passed_over"):
+            for reason, (records, raw_bytes) in facts[name].items():
+                row = getattr(self, name).setdefault(reason, [0, 0])
+                row[0] += records
+                row[1] += raw_bytes
+
     def facts(self, source: str) -> dict[str, Any]:
         return {
             "source": source,
@@ -197,9 +225,12 @@ def _shown(relative: str) -> str:
     return os.fsencode(relative).decode("utf-8", "replace")
 
 
-def _documents(file: SourceFile, plan: ShardPlan, counts: _Counts, quarantine: BinaryIO) -> Iterator[Document]:
+def documents_of(
+    file: SourceFile, plan: ShardPlan, counts: Counts, reject: Callable[[bytes], object], share: Share | None = None
+) -> Iterator[Document]:
+    """The documents in a file, or in a share of it. Lines for the quarantine go to `reject`."""
     source = plan.source.name
-    for item in read_file(file, plan.source):
+    for item in read_file(file, plan.source, share):
         counts.seen(file, item)
         if isinstance(item, Record):
             yield Document(
@@ -213,7 +244,7 @@ def _documents(file: SourceFile, plan: ShardPlan, counts: _Counts, quarantine: B
                 meta={"path": _shown(file.relative), **item.meta},
             )
         elif isinstance(item, Bad):
-            quarantine.write(canonical_json(_quarantine_row(source, file, item)) + b"\n")
+            reject(canonical_json(_quarantine_row(source, file, item)) + b"\n")
 
 
 def read_documents_again(config: CollectConfig) -> Iterator[Document]:
@@ -221,7 +252,7 @@ def read_documents_again(config: CollectConfig) -> Iterator[Document]:
     Raises what `plan_shards` raises."""
     for plan in plan_shards(config):
         for file in plan.files:
-            yield from _documents(file, plan, _Counts(), io.BytesIO())
+            yield from documents_of(file, plan, Counts(), lambda line: None)
 
 
 def _quarantine_row(source: str, file: SourceFile, item: Bad) -> dict[str, Any]:
@@ -269,7 +300,7 @@ def remove_parts(out: ShardFolder) -> None:
 
 def _part_lines(out: ShardFolder, plan: ShardPlan, lines_before: dict[str, int]) -> Iterator[bytes]:
     """A part's lines; in slices of a file line numbers are put right by the lines of the slices before."""
-    with open(Path(out.dir, _part_name(plan)), "rb") as part:
+    with open(Path(out.dir, part_name(plan)), "rb") as part:
         for line in part:
             if lines_before and plan.files[0].start:
                 row = orjson.loads(line)

@@ -81,10 +81,15 @@ class ShardPlan:
         return f"{self.source.name}-{self.number:05d}"
 
 
+def is_compressed_name(name: str) -> bool:
+    """Whether a file's name says that it is compressed."""
+    return Path(name.lower()).suffix in _COMPRESSED
+
+
 def kind_of_name(name: str) -> str:
     """What a file's name says it is, compression aside, or "auto"."""
     path = Path(name.lower())
-    if path.suffix in _COMPRESSED:
+    if is_compressed_name(name):
         path = path.with_suffix("")
     return _SUFFIX_KINDS.get(path.suffix, "auto")
 
@@ -253,7 +258,8 @@ def _ends_a_group(piece: SourceFile, shard_bytes: int) -> bool:
 
 def _slices(file: SourceFile, shard_bytes: int) -> list[SourceFile]:
     """Large files of JSON Lines that are not compressed, and of Parquet, are read in slices; all others whole: a row's
-    id is its offset in the decompressed stream, which nobody knows before the stream is read up to there."""
+    id is its offset in the decompressed stream, which nobody knows before the stream is read up to there. Several
+    workers may share such a file: see `shares`."""
     if file.size <= shard_bytes:
         return [file]
     if file.kind == "jsonl" and _is_plain(file.path):

@@ -21,13 +21,14 @@ from headwater.core.jsonl import pretty_json
 from headwater.core.rawinput import HashCache
 from headwater.core.shards import ShardFolder
 from headwater.core.stage import StageContext
-from headwater.curate.collect import QUARANTINE, CollectTask, collect_shard, plan_key, remove_parts, write_quarantine
+from headwater.curate.collect import QUARANTINE, CollectTask, plan_key, remove_parts, write_quarantine
 from headwater.curate.config import CollectConfig, CurateConfig
 from headwater.curate.consolidate import plan_output, write_removed, write_shard
 from headwater.curate.decisions import decide_corpus, remove_scratch, run_all
 from headwater.curate.fetch.fetch import retrievals
 from headwater.curate.report import curation_report, split_table
 from headwater.curate.shard_cache import ShardCache, clear_old
+from headwater.curate.shares import collect_all
 from headwater.curate.sources import ShardPlan, plan_shards
 
 REPORT = "report.json"
@@ -69,7 +70,7 @@ def collect_into(
     tasks = [CollectTask(plan, out, config.shard_bytes) for plan in plans]
     if kept is not None:
         tasks = _with_caches(tasks, kept, context)
-    facts = run_all(collect_shard, tasks, "collect", context)
+    facts = collect_all(tasks, context)
     counts = _collect_counts(plans, facts)
     for name, source in counts["sources"].items():
         if source["quarantined"]:

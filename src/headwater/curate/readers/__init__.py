@@ -3,6 +3,7 @@
 A reader never raises for what a file holds; whatever it cannot use it names.
 
     for item in read_file(file, source): ...
+    for item in read_file(file, source, Share(0, 2, 4 << 20)): ...       # one of two workers, if the kind can be shared
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 
 from headwater.curate.config import SourceConfig
 from headwater.curate.markup import is_page
+from headwater.curate.readers.share import Share
 from headwater.curate.records import Bad, Item, Reason, Skip, Skipped
 from headwater.curate.sources import SourceFile
 from headwater.curate.streams import first_bytes
@@ -21,11 +23,23 @@ from headwater.curate.streams import first_bytes
 _OWN_KINDS = ("wikipedia", "source-tree", "arxiv", "python-environment")
 """Kinds whose readers look at the content themselves."""
 
+_SHARED = ("jsonl", "warc", "wet", "wikipedia")
+_LINES = ("text", "markdown")
+"""Kinds that can be read by several workers, the latter line by line."""
+
 Reader = Callable[[SourceFile, SourceConfig], Iterator[Item]]
+SharedReader = Callable[[SourceFile, SourceConfig, Share], Iterator[Item]]
 
 
-def read_file(file: SourceFile, source: SourceConfig) -> Iterator[Item]:
-    """Everything in one file, by its kind; a file that cannot be opened or read is one `Bad`."""
+def can_be_shared(file: SourceFile, source: SourceConfig) -> bool:
+    """Whether several workers may each read a share of the file, going by its kind."""
+    return not file.end and (file.kind in _SHARED or (file.kind in _LINES and source.document == "line"))
+
+
+def read_file(file: SourceFile, source: SourceConfig, share: Share | None = None) -> Iterator[Item]:
+    """Everything in one file, by its kind, or a share of it; a file that cannot be opened or read is one `Bad`. Of what
+    is not read record by record all is the first share's."""
+    share = share or Share()
     if file.kind == "failed":  # it could not be fetched; the file says why
         yield Bad(Reason.NOT_FETCHED, f"{file.address}: {Path(file.path).read_text('utf-8', 'replace')}")
         return
@@ -37,11 +51,15 @@ def read_file(file: SourceFile, source: SourceConfig) -> Iterator[Item]:
         head = b"" if own else first_bytes(Path(file.path))
         kind = _kind(file, source, head)
         if isinstance(kind, Bad | Skipped):
-            yield kind
-        else:
+            if share.takes(0):
+                yield kind
+        elif (reader := _shared_reader(kind, source)) is not None:
+            yield from reader(file, source, share)
+        elif share.takes(0):
             yield from _reader(kind)(file, source)
     except OSError as error:
-        yield Bad(Reason.UNREADABLE, error.strerror or str(error))
+        if share.takes_the_rest():
+            yield Bad(Reason.UNREADABLE, error.strerror or str(error))
 
 
 def _kind(file: SourceFile, source: SourceConfig, head: bytes) -> str | Bad | Skipped:
@@ -77,31 +95,39 @@ def _kind_of_content(head: bytes) -> str:
     return "html" if is_page(head.decode("latin-1")) else ""
 
 
-def _reader(kind: str) -> Reader:
+def _shared_reader(kind: str, source: SourceConfig) -> SharedReader | None:
     if kind == "jsonl":
         from headwater.curate.readers.jsonl import read_jsonl
 
         return read_jsonl
-    if kind == "parquet":
-        from headwater.curate.readers.parquet import read_parquet
-
-        return read_parquet
     if kind in ("warc", "wet"):
         from headwater.curate.readers.warc import read_warc
 
         return read_warc
-    if kind == "html":
-        from headwater.curate.readers.text import read_html
-
-        return read_html
-    if kind in ("text", "markdown"):
-        from headwater.curate.readers.text import read_text
-
-        return read_text
     if kind == "wikipedia":
         from headwater.curate.readers.wikipedia import read_wikipedia
 
         return read_wikipedia
+    if kind in _LINES and source.document == "line":
+        from headwater.curate.readers.text import read_lines
+
+        return read_lines
+    return None
+
+
+def _reader(kind: str) -> Reader:
+    if kind == "parquet":
+        from headwater.curate.readers.parquet import read_parquet
+
+        return read_parquet
+    if kind == "html":
+        from headwater.curate.readers.text import read_html
+
+        return read_html
+    if kind in _LINES:
+        from headwater.curate.readers.text import read_text
+
+        return read_text
     if kind == "source-tree":
         from headwater.curate.readers.source_tree import read_source_file
 

@@ -15,6 +15,7 @@ import orjson
 
 from headwater.curate.config import SourceConfig, is_domain
 from headwater.curate.lines import Line, split_lines
+from headwater.curate.readers.share import Share
 from headwater.curate.records import Bad, Item, Reason, Record, Skip, Skipped
 from headwater.curate.sources import SourceFile
 from headwater.curate.streams import RawStream
@@ -24,8 +25,8 @@ _SUBTAG = re.compile(r"([A-Za-z]{2,3})[-_]")
 _BOM = b"\xef\xbb\xbf"
 
 
-def read_jsonl(file: SourceFile, source: SourceConfig) -> Iterator[Item]:
-    """Rows of a file, or of the slice of it that begins between its `start` and `end`."""
+def read_jsonl(file: SourceFile, source: SourceConfig, share: Share) -> Iterator[Item]:
+    """Rows of a share of a file, or all of the slice of it that begins between its `start` and `end`."""
     if file.end:
         yield from _read_slice(file, source)
         return
@@ -33,10 +34,14 @@ def read_jsonl(file: SourceFile, source: SourceConfig) -> Iterator[Item]:
     seen = 0
     for line in split_lines(stream.chunks(), source.max_document_bytes):
         seen = line.number
+        if not share.takes(line.offset):
+            continue
         if stream.damage and not line.whole and not _is_object(line.data):
             yield _bad(line, stream.damage.reason, f"{stream.damage.detail}; this line is cut off")
         else:
             yield _item(line, source)
+    if not share.takes(stream.total):
+        return
     if stream.damage:
         yield Bad(stream.damage.reason, stream.damage.detail, stream.damage.offset, seen, 0, 0)
     elif not stream.total:

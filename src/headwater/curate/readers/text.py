@@ -11,6 +11,7 @@ from headwater.core.units import HAN, HANGUL, KANA
 from headwater.curate.config import SourceConfig
 from headwater.curate.language import script_counts
 from headwater.curate.lines import split_lines
+from headwater.curate.readers.share import Share
 from headwater.curate.records import Bad, Item, Reason, Record, Skip, Skipped
 from headwater.curate.sources import SourceFile
 from headwater.curate.streams import RawStream, read_capped
@@ -21,10 +22,7 @@ _TITLE = re.compile(r"^title:[ \t]*[\"']?(.+?)[\"']?[ \t]*$", re.MULTILINE)
 
 
 def read_text(file: SourceFile, source: SourceConfig) -> Iterator[Item]:
-    """Text or Markdown. Of Markdown the YAML front matter is left out, its title kept in the meta."""
-    if source.document == "line":
-        yield from _read_lines(file, source)
-        return
+    """Text or Markdown, whole. Of Markdown the YAML front matter is left out, its title kept in the meta."""
     item = _whole_file(file, source)
     if isinstance(item, Bad):
         yield item
@@ -78,10 +76,13 @@ def _whole_file(file: SourceFile, source: SourceConfig) -> tuple[bytes, int] | B
     return (data, size) if data else Bad(Reason.EMPTY_FILE, records=0)
 
 
-def _read_lines(file: SourceFile, source: SourceConfig) -> Iterator[Item]:
+def read_lines(file: SourceFile, source: SourceConfig, share: Share) -> Iterator[Item]:
+    """A document a line, of a share of a file."""
     stream = RawStream(Path(file.path))
     encoding = "utf-8" if source.encoding == "auto" else source.encoding
     for line in split_lines(stream.chunks(), source.max_document_bytes):
+        if not share.takes(line.offset):
+            continue
         if line.data is None:
             yield Bad(Reason.TOO_LARGE, f"{line.size:,} bytes", line.offset, line.number, line.size)
             continue
@@ -96,6 +97,8 @@ def _read_lines(file: SourceFile, source: SourceConfig) -> Iterator[Item]:
         else:
             text = text.removesuffix("\r")
             yield Record(text, line.offset, line.size, lang=source.lang, domain=source.domain, license=source.license)
+    if not share.takes(stream.total):
+        return
     if stream.damage:
         yield Bad(stream.damage.reason, stream.damage.detail, stream.damage.offset, records=0)
     elif not stream.total:

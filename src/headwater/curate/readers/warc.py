@@ -16,6 +16,7 @@ from pathlib import Path
 
 from headwater.curate.config import SourceConfig
 from headwater.curate.html import EXTRACTOR, PageTooCostlyError, extract_page
+from headwater.curate.readers.share import Share
 from headwater.curate.records import Bad, Item, Reason, Record, Skip, Skipped
 from headwater.curate.sources import SourceFile
 from headwater.curate.streams import Damage, RawStream, next_gzip_member
@@ -26,30 +27,31 @@ _NEXT = re.compile(rb"\nWARC/\d\.\d[ \t]*\r?\n")
 _HTML = ("text/html", "application/xhtml+xml")
 
 
-def read_warc(file: SourceFile, source: SourceConfig) -> Iterator[Item]:
-    """Pages of a file. `Record.position` and `Bad.offset` count decompressed bytes."""
+def read_warc(file: SourceFile, source: SourceConfig, share: Share) -> Iterator[Item]:
+    """Pages of a share of a file. `Record.position` and `Bad.offset` count decompressed bytes."""
     start, offset, seen = 0, 0, False
-    held: list[Item] = []  # stray bytes before the first record: without any record they are the whole file
+    held: list[tuple[int, Item | None]] = []  # stray bytes before the first record: without one they are the whole file
     while True:
         stream = RawStream(Path(file.path), start)
         window = _Window(stream, offset)
-        for item in _records(window, source):
+        for at, item in _records(window, source, share):
             seen = seen or not (isinstance(item, Bad) and item.reason == Reason.BAD_RECORD and not item.records)
-            held.append(item)
+            held.append((at, item))
             if seen:
-                yield from held
+                yield from (item for at, item in held if share.takes(at) and item is not None)
                 held.clear()
         offset = window.offset + len(window.buffer)
         following = None
         if stream.damage is not None:
-            yield Bad(stream.damage.reason, stream.damage.detail, offset, records=0)
+            if share.takes(offset):
+                yield Bad(stream.damage.reason, stream.damage.detail, offset, records=0)
             if stream.format == "gzip" and stream.damage.reason == Reason.CORRUPT:
                 following = next_gzip_member(stream.path, stream.member)
         if following is None:
             break
         start = following
-    if not seen:
-        size = sum(item.raw_bytes for item in held)
+    if not seen and share.takes(offset):
+        size = sum(item.raw_bytes for _, item in held if item is not None)
         yield Bad(Reason.WRONG_FORMAT, "no WARC record in it", raw_bytes=size, records=0)
 
 
@@ -111,19 +113,20 @@ class _Header:
     length: int
 
 
-def _records(window: _Window, source: SourceConfig) -> Iterator[Item]:
+def _records(window: _Window, source: SourceConfig, share: Share) -> Iterator[tuple[int, Item | None]]:
+    """Where each record begins, and what is in it; None for a page that is another share's."""
     blank = window.skip_blank()
     while window.fill(1):
         start = window.offset
         header = _header(window)
         if header is None:
             lost = _resynchronise(window)
-            yield Bad(Reason.BAD_RECORD, "no WARC header here", start, raw_bytes=lost + blank, records=0)
+            yield start, Bad(Reason.BAD_RECORD, "no WARC header here", start, raw_bytes=lost + blank, records=0)
         else:
-            yield _record(window, header, source, start, blank)
+            yield start, _record(window, header, source, start, blank, share.takes(start))
         blank = window.skip_blank()
     if blank:
-        yield Skipped(Skip.BLANK_LINE, blank, records=0)
+        yield window.offset, Skipped(Skip.BLANK_LINE, blank, records=0)
 
 
 def _header(window: _Window) -> _Header | None:
@@ -165,7 +168,8 @@ def _resynchronise(window: _Window) -> int:
             return lost
 
 
-def _record(window: _Window, header: _Header, source: SourceConfig, start: int, blank: int) -> Item:
+def _record(window: _Window, header: _Header, source: SourceConfig, start: int, blank: int, own: bool) -> Item | None:
+    """What one record holds; None instead of a page that is not `own`, which is passed over."""
     kind = header.fields["warc-type"].lower()
     wanted = kind in ("response", "conversion", "resource")
     if header.length > source.max_document_bytes:
@@ -190,6 +194,8 @@ def _record(window: _Window, header: _Header, source: SourceConfig, start: int, 
     size = blank + header.size + length
     if not wanted:
         return Skipped(Skip.NO_PAGE, size)
+    if not own:
+        return None
     item = _page(kind, header.fields, block, source)
     if isinstance(item, Record):
         item.position, item.raw_bytes = start, size

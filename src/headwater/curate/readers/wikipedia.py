@@ -15,6 +15,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from headwater.curate.config import SourceConfig
+from headwater.curate.readers.share import Share
 from headwater.curate.readers.wikitext import VERSION, wikitext_to_text
 from headwater.curate.records import Bad, Item, Reason, Record, Skip, Skipped
 from headwater.curate.sources import SourceFile
@@ -34,8 +35,9 @@ _BASE = re.compile(rb"<base>(https?://[^<>\s]+/)[^<>/]*</base>")
 _DATABASE = re.compile(rb"<dbname>([a-z_]+?)(?:wiki(?:pedia)?)</dbname>")
 
 
-def read_wikipedia(file: SourceFile, source: SourceConfig) -> Iterator[Item]:
-    """Articles of a dump. `Record.position` and `Bad.offset` are where the page begins in the decompressed stream."""
+def read_wikipedia(file: SourceFile, source: SourceConfig, share: Share) -> Iterator[Item]:
+    """Articles of a share of a dump. `Record.position` and `Bad.offset` are where the page begins in the decompressed
+    stream."""
     stream = RawStream(Path(file.path))
     base = lang = ""
     pages = 0
@@ -48,11 +50,15 @@ def read_wikipedia(file: SourceFile, source: SourceConfig) -> Iterator[Item]:
                 lang = found[1].decode().replace("_", "-")
             continue
         pages += 1
+        if not share.takes(offset):
+            continue
         if page is None:
             limit = f"over max_document_bytes {source.max_document_bytes:,}"
             yield Bad(Reason.TOO_LARGE, limit, offset, raw_bytes=0)
         else:
             yield _article(page, offset, base, source.lang or lang, source)
+    if not share.takes(stream.total):
+        return
     if stream.damage:
         yield Bad(stream.damage.reason, stream.damage.detail, stream.damage.offset, records=0)
     elif not pages:
