@@ -9,7 +9,7 @@ vocabulary V, sequence s, micro-batch b. All sizes in elements, memory in bytes,
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from enum import IntEnum
 from typing import Any
 
@@ -129,10 +129,23 @@ class Cases:
     expandable: Array  # 1: the allocator grows segments in place and fragments less
     derate: Array  # known slowness of a site: 1.03 = 3 % more time, from its own notes
     reshard: Array  # ZeRO-3: parameters freed after forward and gathered again in backward
+    # a machine without accelerators (`Processor`); nothing elsewhere
+    process_bytes: Array = 0.0
+    rank_bytes: Array = 0.0
+    allocator_share: Array = 0.0
+    neighbours: Array = 0.0
+    attention_tile: Array = 0.0
+    attention_kept_keys: Array = 0.0
 
     @property
     def gpus(self) -> Array:
         return self.tp * self.pp * self.dp * self.cp
+
+    @property
+    def rank_memory(self) -> Array:
+        """Bytes that are there for one rank: those of its device, or its part of the machine that ranks share."""
+        together = np.where(np.asarray(self.process_bytes) > 0, np.minimum(self.gpus, self.domain), 1.0)
+        return self.memory_bytes / together
 
     @property
     def microbatches(self) -> Array:
@@ -154,11 +167,13 @@ class Cases:
 
 
 NAMES = tuple(f.name for f in fields(Cases))
+DEFAULTS = {f.name: f.default for f in fields(Cases) if f.default is not MISSING}
 
 
 def stack(rows: list[dict[str, float]]) -> Cases:
-    """One array a field from a list of complete rows; KeyError names a missing field."""
-    return Cases(**{name: np.array([row[name] for row in rows], dtype=float) for name in NAMES})
+    """One array a field from a list of rows; KeyError names a missing field that has no default."""
+    full: list[dict[str, Any]] = [{**DEFAULTS, **row} for row in rows]
+    return Cases(**{name: np.array([row[name] for row in full], dtype=float) for name in NAMES})
 
 
 def take(cases: Cases, index: Any) -> Cases:

@@ -19,6 +19,8 @@ from headwater.core.errors import InputError
 
 from .coefficients import Coefficients
 from .hardware import Accelerator, accelerator, from_mapping
+from .processor import Processor
+from .processor import from_mapping as processor_from
 from .quantities import bandwidth, count, plain, positive
 from .stacks import raw as stacks_raw
 
@@ -31,7 +33,7 @@ LARGEST_DOMAIN = 16_384  # a pod of TPU v5p has 8,960
 KEYS = (
     "name", "gpu", "gpus_per_node", "nodes", "nvlink_domain", "nic_per_node", "nic_per_gpu", "storage_bandwidth",
     "storage_node_bandwidth", "gpu_mtbf_hours", "restart_minutes", "price_per_gpu_hour", "pue", "host_watts_per_gpu",
-    "all_in", "notes", "calibration",
+    "all_in", "notes", "calibration", "processor",
 )  # fmt: skip
 
 
@@ -54,6 +56,7 @@ class ClusterSpec:
     pue: float = 1.2  # assumed
     host_watts_per_gpu: float = 300.0  # CPU, network, fans a GPU; assumed (1.2-1.4 kW an H100 all-in)
     calibration: Mapping[str, float] = field(default_factory=dict)  # constants measured here, in place of fitted ones
+    processor: Processor | None = None  # a machine without accelerators, whose "GPUs" are its cores
     notes: str = ""
     all_in: tuple[float, float] = (3.0, 5.0)  # whole programme / rented GPUs: the field's rule of thumb
 
@@ -71,7 +74,8 @@ class ClusterSpec:
         return f"{self.gpus:,} x {self.gpu.name} ({self.gpus_per_node} x {self.nodes}), {wire}"
 
     def case_fields(self) -> dict[str, float]:
-        return {"nic_bandwidth": self.nic_per_gpu, "domain": float(self.domain)}
+        own = self.processor or Processor(process_bytes=0.0)
+        return {"nic_bandwidth": self.nic_per_gpu, "domain": float(self.domain), **own.case_fields()}
 
 
 def _checked_shape(per_node: int, nodes: int, where: str) -> None:
@@ -135,6 +139,8 @@ def from_config(raw: Mapping[str, Any], where: str = "cluster") -> ClusterSpec:
         known["notes"] = " ".join(str(raw["notes"]).split())
     if raw.get("calibration") is not None:
         known["calibration"] = _measured(raw["calibration"], f"{where}.calibration")
+    if raw.get("processor") is not None:
+        known["processor"] = processor_from(raw["processor"], f"{where}.processor")
     if raw.get("gpu_mtbf_hours") is not None:
         known["gpu_mtbf_hours"] = _three(raw["gpu_mtbf_hours"], f"{where}.gpu_mtbf_hours")
     if raw.get("all_in") is not None:

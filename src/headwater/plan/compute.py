@@ -149,7 +149,8 @@ def attention_core(x: Cases, c: Coefficients) -> Pass:
     ported = (x.attention < Attention.FLASH3) & (x.peak_half > NEW_UNITS)
     rate = rate * np.where(ported, c.flash_port, 1.0)
     rate = rate / (1.0 + c.flash_warmup / x.seq) * np.minimum(1.0, 0.5 + x.head_dim / 256.0)
-    flash = 2.0 * queries * attention_span(x, 0.5) * (x.head_dim + value) / (on.peak * rate)
+    met = attention_span(x, 0.5) + 0.5 * x.attention_tile  # a tile on the diagonal is computed whole
+    flash = 2.0 * queries * met * (x.head_dim + value) / (on.peak * rate)
     is_flash = x.attention > Attention.UNFUSED
     forward = np.where(is_flash, flash, unfused)
     backward = np.where(is_flash, 2.5 * flash, 2.0 * unfused)

@@ -39,7 +39,7 @@ class Memory:
     stages: list[dict[str, Array]]
 
     def fits(self, x: Cases) -> Array:
-        return self.device <= FITS_SHARE * x.memory_bytes
+        return self.device <= FITS_SHARE * x.rank_memory
 
 
 def activation_bytes(x: Cases) -> tuple[Array, Array]:
@@ -74,7 +74,10 @@ def activation_bytes(x: Cases) -> tuple[Array, Array]:
     whole = 4.0 * x.hidden / np.where(again, sp, 1.0)
     inner = np.where(again, 4.0, 8.0) * x.ffn / x.tp
     own = (np.asarray(x.spread) > 2) & (np.asarray(x.experts) == 0)
-    kept = np.where(own, t * (streams + heads_part + whole + inner), kept)
+    # On processors, the probabilities of short windows: whole tiles of half the scores, in a weight product's width.
+    keys = np.where(x.seq <= x.attention_kept_keys, (x.seq + x.attention_tile) / 2.0, 0.0)
+    probabilities = 2.0 * x.heads / x.tp * keys
+    kept = np.where(own, t * (streams + heads_part + whole + inner), kept) + t * probabilities
     least = np.where(own, 4.0 / x.width, 2.0) * x.hidden / sp
     return x.width * kept, x.width * t * least
 
@@ -158,4 +161,8 @@ def memory(x: Cases) -> Memory:
     loose = np.where(several, pipeline, FRAGMENTED_SHARE)
     reserved = allocated + loose * (parts["activations"] + parts["logits"])
     device = reserved + CONTEXT_BYTES + groups * COMMUNICATOR_BYTES
+    # A process on a processor: no context, no caching allocator, and the workspace is inside the activations' share.
+    tensors = (allocated - parts["workspace"]) * (1.0 + x.allocator_share)
+    process = x.process_bytes + np.where(x.gpus > 1, x.rank_bytes, 0.0)
+    device = np.where(x.process_bytes > 0, process + tensors, device)
     return Memory(parts, allocated, reserved, device, stages)

@@ -76,7 +76,7 @@ def make_plan(model: ModelSpec, train: TrainSpec, cluster: ClusterSpec, layout: 
         "cluster": _cluster(cluster),
         "train": {**asdict(train), "steps": train.steps, "tokens_per_step": train.seq * train.global_batch},
         "layout": {**asdict(layout), "gpus": layout.gpus, "describe": layout.describe()},
-        "memory": _memory(cluster, x, held),
+        "memory": _memory(x, held),
         "step": _step(x, timed, layout),
     }
     speed = _speed(x, timed, cluster, train)
@@ -141,7 +141,7 @@ def _cluster(cluster: ClusterSpec) -> dict[str, Any]:
     return {**out, "gpus": cluster.gpus, "describe": cluster.describe()}
 
 
-def _memory(cluster: ClusterSpec, x: Cases, held: Memory) -> dict[str, Any]:
+def _memory(x: Cases, held: Memory) -> dict[str, Any]:
     names = ("first", "middle", "last")
     stages = {
         name: scalars({key: value + 0.0 * held.allocated for key, value in stage.items()})
@@ -151,7 +151,7 @@ def _memory(cluster: ClusterSpec, x: Cases, held: Memory) -> dict[str, Any]:
         stages = {"only": stages["first"]}
     elif float(x.pp[0]) == 2:
         stages.pop("middle")
-    device, capacity = float(held.device[0]), cluster.gpu.memory_bytes
+    device, capacity = float(held.device[0]), scalars({"rank": x.rank_memory})["rank"]
     parts = scalars({name: held.parts[name] for name in MEMORY_COMPONENTS})
     return {
         "components": parts,

@@ -183,7 +183,10 @@ def step_time(x: Cases, c: Coefficients) -> StepTime:
     parts["dp"] = parts["dp"] + dp_tail
     parts |= {"bubble": idle, "pp": pp, "optimizer": optimizer, "fixed": fixed}
     before = work + dp_tail + idle + pp + optimizer + fixed
-    parts["straggler"] = before * (c.straggler * (x.gpus / 1024.0) ** c.straggler_power + x.derate - 1.0)
+    # Ranks on the cores of one machine share its memory's bandwidth and last cache.
+    others = (np.minimum(x.gpus, x.domain) - 1.0) / np.maximum(x.domain - 1.0, 1.0)
+    slower = c.straggler * (x.gpus / 1024.0) ** c.straggler_power + x.derate - 1.0 + x.neighbours * others
+    parts["straggler"] = before * slower
     total = before + parts["straggler"]
     return StepTime(parts, total, idle / total, slowest, per_layer_f * scale, per_layer_b * scale, per_layer_w * scale)
 

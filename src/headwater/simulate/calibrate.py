@@ -1,7 +1,8 @@
 """A machine file out of measurements: what `--cluster` takes, with the cost model's constants as they are here.
 
-In: `Rates` and the seconds of a few training steps. Out: a mapping for YAML, the same fields as any cluster file, and
-under `calibration` constants in place of those fitted on published runs.
+In: `Rates`, the seconds of a few training steps, and on a CPU small finished runs for what a process takes. Out: a
+mapping for YAML, the same fields as any cluster file, and under `calibration` constants in place of those fitted on
+published runs.
 
     machine = calibrate("bf16", torch.device("cpu"), Path(".")); Path("machine.yaml").write_text(as_yaml(machine))
 
@@ -15,7 +16,7 @@ from __future__ import annotations
 import math
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +24,24 @@ import numpy as np
 import torch
 import yaml
 
+from headwater.model import keep_freed_memory
+from headwater.model.blocked_attention import KEEP_UP_TO, QUERY_BLOCK
 from headwater.parallel.precision import Precision
 from headwater.plan import Layout, ModelSpec, TrainSpec, make_plan
 from headwater.plan.cluster import from_config
-from headwater.simulate.measure import Probe, Rates, measure_rates, step_seconds
+from headwater.simulate.measure import Probe, Rates, measure_rates, ranks_here, step_seconds
+from headwater.train.devices import used_memory_bytes
 
 LEFT = ("elementwise_eager", "kernel_gap", "host_step")
 """Constants that whole steps decide."""
 
 
 def calibrate(precision: Precision, device: torch.device, folder: Path) -> dict[str, Any]:
-    """Measure this machine, a minute or two. `folder`: where storage is tried."""
+    """Measure this machine, a minute or two. `folder`: where storage is tried.
+
+    A CPU's file wants `with_processor` besides."""
+    if device.type == "cpu":
+        keep_freed_memory()  # as a training run does: 5 to 14 % of a step
     rates = measure_rates(precision, device, folder)
     return machine_of(rates, step_seconds(precision, device), precision, device)
 
@@ -43,9 +51,11 @@ def machine_of(
 ) -> dict[str, Any]:
     """The cluster file's fields."""
     peak, depth = fit_products(rates.products, rates.launch)
-    # The whole of an attention, forward and backward 2.5 times as much, half of the scores (see plan.compute).
+    # The whole of an attention, forward and backward 2.5 times as much, half of the scores (see plan.compute) and on a
+    # CPU whole tiles of them.
+    tile = QUERY_BLOCK if device.type == "cpu" else 0
     shares = [
-        3.5 * 2.0 * rows * heads * seq * seq * width / seconds / peak / min(1.0, 0.5 + width / 256.0)
+        3.5 * 2.0 * rows * heads * seq * (seq + tile) * width / seconds / peak / min(1.0, 0.5 + width / 256.0)
         for (rows, seq, heads, width), seconds in rates.attention.items()
     ]
     constants = {
@@ -62,10 +72,12 @@ def machine_of(
         "latency": rates.message_latency,
         "tp_sync": 0.0,
         "hop_latency": rates.message_latency,
-        "host_eager": 1e-9,  # launching is part of the work on a CPU
         "straggler": 0.0,
     }
     gpu = device.type == "cuda"
+    if not gpu:  # whoever sends messages computes nothing meanwhile, and launching is part of the work
+        constants |= dict.fromkeys(("grad_hidden", "tp_hidden", "wgrad_hidden"), 0.0)
+        constants |= {"interference": 1.0, "host_eager": 1e-9}
     memory = torch.cuda.mem_get_info(device)[1] if gpu else os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     kinds = {"fp32", precision} | ({"bf16"} if precision == "fp32" else set())
     machine: dict[str, Any] = {
@@ -79,15 +91,21 @@ def machine_of(
             "units": 1,
             "gemm_ratio": dict.fromkeys(sorted(kinds), 1.0),
         },
-        "gpus_per_node": torch.cuda.device_count() if gpu else len(os.sched_getaffinity(0)),
+        "gpus_per_node": torch.cuda.device_count() if gpu else ranks_here(),
         "nodes": 1,
         "nic_per_gpu": f"{rates.messages / 1e9:.6g}GB/s",
         "storage_bandwidth": f"{rates.storage / 1e9:.6g}GB/s",
         "price_per_gpu_hour": 0.01,
         "calibration": constants,
-        "notes": f"measured with {torch.get_num_threads()} threads in {precision}; "
-        f"base_bytes {rates.base_bytes}; price is a placeholder",
+        "notes": f"measured with {torch.get_num_threads()} threads in {precision}; price is a placeholder",
     }
+    if not gpu:
+        machine["processor"] = {
+            "process_bytes": float(used_memory_bytes(device)),  # until `with_processor` knows better
+            "neighbours": float(f"{rates.neighbours:.4g}"),
+            "attention_tile": QUERY_BLOCK,
+            "attention_kept_keys": KEEP_UP_TO,
+        }
     fitted, error = fit_steps(machine, steps, precision)
     machine["calibration"] = {name: float(f"{value:.6g}") for name, value in fitted.items()}
     machine["notes"] += f"; probes are within {error:.0%}"
@@ -120,12 +138,21 @@ def fit_steps(
         ]
         return sum(x * x for x in logs), max(abs(math.expm1(x)) for x in logs)
 
+    constants, best = descend(error, constants, LEFT)
+    return constants, best[1]
+
+
+def descend(
+    error: Callable[[Mapping[str, float]], tuple[float, float]], constants: dict[str, float], names: Sequence[str]
+) -> tuple[dict[str, float], tuple[float, float]]:
+    """The constants with those of `names` changed by smaller and smaller factors while the first of `error`'s figures
+    falls; and both figures there."""
     best = error(constants)
     for factor in (4.0, 2.0, 1.4, 1.15, 1.05):
         improved = True
         while improved:
             improved = False
-            for name in LEFT:
+            for name in names:
                 for change in (factor, 1.0 / factor):
                     tried = {**constants, name: constants[name] * change}
                     # Very small and very large values say the same; stay where a reader believes them.
@@ -134,7 +161,7 @@ def fit_steps(
                     found = error(tried)
                     if found[0] < best[0] * (1 - 1e-6):
                         constants, best, improved = tried, found, True
-    return constants, best[1]
+    return constants, best
 
 
 def predicted_step(machine: Mapping[str, Any], probe: Probe, precision: str) -> float:
@@ -144,12 +171,6 @@ def predicted_step(machine: Mapping[str, Any], probe: Probe, precision: str) -> 
     )
     work = TrainSpec(tokens=1e6, seq=probe.seq, global_batch=probe.rows, precision=precision, stack="headwater")
     return make_plan(model, work, from_config(machine), Layout(micro_batch=probe.rows, zero=0)).step_seconds
-
-
-def base_bytes(notes: str) -> int:
-    """Memory of a process before any model, out of a machine file's notes; 0 where it is not said."""
-    _, found, rest = notes.partition("base_bytes ")
-    return int(rest.split(";")[0]) if found else 0
 
 
 def as_yaml(machine: Mapping[str, Any]) -> str:

@@ -18,14 +18,14 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from headwater.model import ModelConfig
+from headwater.model import ModelConfig, keep_freed_memory
 from headwater.model.attention import attend
 from headwater.parallel.local_ranks import run_local_ranks
 from headwater.parallel.mesh import Mesh
 from headwater.parallel.precision import Precision, product_dtype_of
 from headwater.train.batch import Batch
 from headwater.train.config import TrainConfig
-from headwater.train.devices import synchronise, used_memory_bytes
+from headwater.train.devices import synchronise
 from headwater.train.train_module import TrainModule
 
 SHAPES = ((2048, 256, 256), (2048, 512, 256), (2048, 256, 1024), (2048, 1024, 512), (1024, 2048, 1024))
@@ -58,7 +58,8 @@ PROBES = (
 @dataclass(frozen=True)
 class Rates:
     """Seconds of products and attention by shape, and of the smallest product (`launch`); bytes/s of memory, messages
-    between two ranks and storage."""
+    between two ranks and storage; `neighbours`: a step beside others at work on all processors, in steps alone, less
+    one (0 on a GPU, which shares nothing)."""
 
     products: dict[tuple[int, int, int], float]
     launch: float
@@ -67,7 +68,7 @@ class Rates:
     messages: float
     message_latency: float
     storage: float
-    base_bytes: int
+    neighbours: float
 
 
 def clock_of(device: torch.device) -> Callable[[], float]:
@@ -110,7 +111,13 @@ def measure_rates(precision: Precision, device: torch.device, folder: Path) -> R
     copied = quiet_seconds(lambda: target.copy_(source), device, times=5)
     memory = 2 * source.numel() * 4 / copied
     messages, latency = _messages()
-    return Rates(products, launch, attention, memory, messages, latency, _storage(folder), used_memory_bytes(device))
+    beside = _neighbours(precision) if device.type == "cpu" and ranks_here() > 1 else 0.0
+    return Rates(products, launch, attention, memory, messages, latency, _storage(folder), beside)
+
+
+def ranks_here() -> int:
+    """Ranks of as many threads as this process has that the machine's processors can work for at once."""
+    return max(1, len(os.sched_getaffinity(0)) // torch.get_num_threads())
 
 
 def _attention(shape: tuple[int, int, int, int], device: torch.device, dtype: torch.dtype) -> float:
@@ -139,6 +146,28 @@ def _all_reduce() -> tuple[float, float]:
             timings.append(time.perf_counter() - started)
         found.append(statistics.median(timings))
     return found[0], found[1]
+
+
+def _neighbours(precision: Precision) -> float:
+    """What memory and caches that all share cost a training step: the slowest of all ranks against one alone."""
+    alone, together = (
+        max(run_local_ranks(ranks, _probe_alone, precision, timeout=300.0)) for ranks in (1, ranks_here())
+    )
+    return max(0.0, together / alone - 1.0)
+
+
+def _probe_alone(precision: Precision) -> float:
+    """Seconds of the middle probe's step in this rank, which trains by itself."""
+    keep_freed_memory()
+    step, clock = _stepper(PROBES[1], precision, torch.device("cpu")), clock_of(torch.device("cpu"))
+    found = []
+    for turn in range(8):
+        dist.barrier()  # all begin together
+        started = clock()
+        step()
+        if turn >= 2:
+            found.append(clock() - started)
+    return statistics.median(found)
 
 
 def _storage(folder: Path, size: int = 32 << 20) -> float:

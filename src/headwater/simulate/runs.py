@@ -19,8 +19,7 @@ from typing import Any
 from headwater.core.errors import InputError, UserError
 from headwater.model import ModelConfig
 from headwater.parallel.config import ParallelConfig
-from headwater.plan import ClusterSpec, ModelSpec, TrainSpec, make_plan
-from headwater.simulate.calibrate import base_bytes
+from headwater.plan import ClusterSpec, ModelSpec, Plan, TrainSpec, make_plan
 from headwater.simulate.layouts import layout_of
 from headwater.train.config import TrainConfig
 from headwater.train.run_folder import RunFolder
@@ -85,9 +84,24 @@ class Beside:
         return "\n".join([*lines, *(f"  {note}" for note in self.notes)])
 
 
-def compare_run(folder: Path, cluster: ClusterSpec) -> Beside:
-    """The run beside the plan. UserError for a run without enough steps, InputError for one whose record does not say
-    in which layout and micro-batch it was trained."""
+@dataclass(frozen=True)
+class Planned:
+    """A run, and the plan of its own layout and micro-batch on a cluster."""
+
+    run: RunFolder
+    plan: Plan
+    lines: list[dict[str, Any]]
+    notes: list[str]
+
+    @property
+    def measured_bytes(self) -> float:
+        """The most memory that a rank's record has; on a CPU its resident size, which keeps what is freed."""
+        return float(max(line["mem_allocated"] for line in self.lines))
+
+
+def plan_of_run(folder: Path, cluster: ClusterSpec) -> Planned:
+    """What the planner says of a run. UserError for a run without enough steps, InputError for one whose record does
+    not say in which layout and micro-batch it was trained."""
     run = RunFolder.open(folder)
     lines = [line for line in run.metrics() if line.get("step_seconds")]
     started = [event for event in run.events() if event["event"] == "started"]
@@ -95,7 +109,6 @@ def compare_run(folder: Path, cluster: ClusterSpec) -> Beside:
         raise UserError(f"{len(lines)} steps are recorded", where=str(folder), mend="compare a run of 5 steps or more")
     record = run.record
     model, train = ModelConfig.model_validate(record["model"]), TrainConfig.model_validate(record["train"])
-    tokens = int(lines[-1]["tokens"] / lines[-1]["step"])
     work = TrainSpec(
         tokens=float(max(1, lines[-1]["tokens"])),
         seq=train.seq_len,
@@ -109,30 +122,38 @@ def compare_run(folder: Path, cluster: ClusterSpec) -> Beside:
         notes.append(f"the run had {threads} threads: {cluster.notes.split(' in ')[0]}")
     if "parallel" not in started[-1] or "micro_batch" not in started[-1]:
         raise InputError("the record has no layout", where=str(folder), mend="compare a run of this version")
+    if cluster.processor is None and started[-1].get("device") == "cpu":
+        raise InputError(
+            "it does not say what a process takes",
+            where="--cluster",
+            mend="use headwater plan calibrate on this machine",
+        )
     parallel = ParallelConfig.model_validate(started[-1]["parallel"])
     if parallel.ranks > cluster.gpus_per_node:
         notes.append(f"{parallel.ranks} ranks shared {cluster.gpus_per_node} processors: the plan gives each its own")
         cluster = cluster.with_nodes(-(-parallel.ranks // cluster.gpus_per_node))
     layout = layout_of(parallel, train, model.num_hidden_layers, started[-1]["micro_batch"])
-    plan = make_plan(_model_spec(model), work, cluster, layout)
+    return Planned(run, make_plan(_model_spec(model), work, cluster, layout), lines, notes)
+
+
+def compare_run(folder: Path, cluster: ClusterSpec) -> Beside:
+    """The run beside the plan. Errors as `plan_of_run`."""
+    planned = plan_of_run(folder, cluster)
+    lines, held = planned.lines, planned.plan.data["memory"]
     steady = [line for line in lines if line["step"] > lines[-1]["step"] / 10]
     seconds = [line["step_seconds"] for line in steady if not line.get("checkpoint_seconds")] or [
         line["step_seconds"] for line in steady
     ]
-    allocated = float(plan.data["memory"]["allocated_bytes"]) - float(plan.data["memory"]["components"]["workspace"])
-    base = base_bytes(cluster.notes)
-    if not base:
-        raise InputError("it does not say what a process takes", where="--cluster", mend="use headwater plan calibrate")
     return Beside(
-        run=run.run_id,
+        run=planned.run.run_id,
         steps=int(lines[-1]["step"]),
-        predicted_seconds=plan.step_seconds,
+        predicted_seconds=planned.plan.step_seconds,
         median_seconds=statistics.median(seconds),
         quiet_seconds=sorted(seconds)[len(seconds) // 4],
-        tokens=tokens,
-        predicted_bytes=base + allocated,
-        measured_bytes=float(max(line["mem_allocated"] for line in lines)),
-        notes=notes,
+        tokens=int(lines[-1]["tokens"] / lines[-1]["step"]),
+        predicted_bytes=float(held["device_bytes" if cluster.processor else "allocated_bytes"]),
+        measured_bytes=planned.measured_bytes,
+        notes=planned.notes,
     )
 
 
