@@ -61,23 +61,28 @@ def fit(rows: Table, mask: np.ndarray, priors: dict[str, Any], z: np.ndarray, ev
     return z
 
 
-def interval(rows: Table, left_out: np.ndarray, halves: np.ndarray, known: np.ndarray) -> dict[str, float]:
+def interval(
+    rows: Table, left_out: np.ndarray, halves: np.ndarray, known: np.ndarray, blind: Table, c: Coefficients
+) -> dict[str, float]:
     """Weights of the half-width: residuals of left-out families on the features, then scaled.
 
-    Two scales: what holds 80 % of families never seen, and of other rows of families seen.
+    Three scales, by what is known of a run's source: what holds 80 % of other rows of families seen, of families never
+    seen, and of all rows once nothing is left that names their software.
     """
     use = rows.scored | (rows.moe & np.isfinite(left_out))
     residual = np.abs(np.log(left_out / rows.measured))
     clipped = np.minimum(residual, np.quantile(residual[use], 0.95))
     weights, _ = nnls(known[use], clipped[use])
     weights[0] = max(weights[0], 0.02)
-    width = known @ weights
     near = np.abs(np.log(halves / rows.measured))
-    scored = rows.scored
-    scales = [float(np.quantile(r[scored] / width[scored], 0.8)) for r in (residual, near)]
-    print("scales for 80 %: family never seen, family seen:", scales)
+    guessed = predict(blind, c)
+    far = np.abs(np.log(guessed.throughput / blind.measured))
+    scales = [
+        round(float(np.quantile((r / (x @ weights))[table.scored], 0.8)), 3)
+        for r, x, table in ((near, known, rows), (residual, known, rows), (far, guessed.features, blind))
+    ]
     out = {name: round(float(w), 4) for name, w in zip(FEATURES, weights, strict=True)}
-    return {**out, "seen": round(scales[1], 3), "unseen": round(scales[0], 3), "share": 0.8}
+    return {**out, "seen": scales[0], "named": scales[1], "guessed": scales[2], "share": 0.8}
 
 
 def main() -> None:
@@ -113,7 +118,8 @@ def main() -> None:
         halves[inside] = predict(rows, make(fit(rows, use & ~inside, priors, z, 5), priors)).throughput[inside]
     seen = np.abs(halves / rows.measured - 1.0)[rows.scored]
     print(f"half of each family left out: pooled {np.median(seen):.2%}, p90 {np.quantile(seen, 0.9):.2%}")
-    raw["interval"] = interval(rows, left_out, halves, known)
+    nameless = [{**row, "family": "none", "source": "", "source_ref": "", "notes": ""} for row in table]
+    raw["interval"] = interval(rows, left_out, halves, known, build(nameless, nameless), c)
     print("interval", raw["interval"])
     for name in NAMES:
         priors[name]["value"] = float(f"{getattr(c, name):.4g}")

@@ -15,7 +15,7 @@ import pytest
 from headwater.plan.coefficients import load
 from headwater.plan.evaluate import evaluate, main
 from headwater.plan.hardware import accelerator
-from headwater.plan.intervals import half_width
+from headwater.plan.intervals import Source, half_width
 from headwater.plan.published import prepare
 from headwater.plan.published_software import network, software, stated_network
 from headwater.plan.published_table import Row, read_table, spelled
@@ -150,11 +150,15 @@ def test_software_that_a_row_names_is_taken_and_else_the_usual_one_is_said() -> 
     assert assumed == ["software: megatron-core, the usual one"]
 
 
-def test_the_interval_is_wider_for_a_source_that_was_never_seen() -> None:
-    known = next(row for row in ROWS if row["family"] == "megascale")
-    table = build([known, {**known, "family": "another"}], [])
-    width = half_width(predict(table, load()).features, predict(table, load()).unseen)
-    assert width[1] > 1.1 * width[0]
+def test_the_interval_is_wider_for_a_source_never_seen_and_widest_for_software_that_is_guessed() -> None:
+    known = next(row for row in read_table() if row["family"] == "nemo-2407")
+    nameless = {**known, "family": "another", "source": "", "source_ref": "", "notes": ""}
+    table = build([known, {**known, "family": "another"}, nameless], [])
+    predicted = predict(table, load())
+    assert list(predicted.source) == [Source.SEEN, Source.NAMED, Source.GUESSED]
+    seen, named, guessed = half_width(predicted.features, predicted.source)
+    assert named > 1.1 * seen
+    assert guessed > 1.5 * named
 
 
 def test_a_gate_and_a_second_table_follow_from_the_parameters() -> None:

@@ -79,7 +79,7 @@ def sweep_correlations(table: Table, predictions: Predictions) -> dict[str, floa
 def evaluate(table: Table, predictions: Predictions) -> dict[str, Any]:
     """The figures, keyed as the command prints them."""
     error = np.abs(predictions.throughput / table.measured - 1.0)
-    width = half_width(predictions.features, predictions.unseen)
+    width = half_width(predictions.features, predictions.source)
     inside = np.abs(np.log(predictions.throughput / table.measured)) <= width
     scored, families = table.scored, table.families
     by_family = {}
@@ -152,7 +152,7 @@ COLUMNS = (
 
 def row_lines(table: Table, predictions: Predictions) -> list[dict[str, Any]]:
     """One dictionary a row of the table, skipped ones with their reason."""
-    width = half_width(predictions.features, predictions.unseen)
+    width = half_width(predictions.features, predictions.source)
     lines: list[dict[str, Any]] = []
     for index, row in enumerate(table.rows):
         pick = predictions.pick[index]

@@ -2,13 +2,14 @@
 
 The width grows with what the model knows worst: the share of the step in exposed traffic, in the host, in experts;
 fields that were searched because nobody published them; 8- and 4-bit arithmetic. Weights are in
-`data/coefficients.yaml`, fitted by `benchmarks/plan_fit.py`: 80 % of other rows of a family fall inside the interval of
-a source that was seen, 80 % of the rows of a family left out inside that of one that was not.
+`data/coefficients.yaml`, fitted by `benchmarks/plan_fit.py`: 80 % fall inside of other rows of a source that was seen,
+of the rows of a family left out where their software is named, and of all rows where the software has to be guessed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import IntEnum
 
 import numpy as np
 
@@ -16,6 +17,16 @@ from .cases import Array
 from .coefficients import raw
 
 FEATURES = ("constant", "communication", "host", "moe", "searched", "quantised")
+
+
+class Source(IntEnum):
+    """What is known of where a run comes from: its software and site, its software, or what was usual for its part."""
+
+    SEEN = 0
+    NAMED = 1
+    GUESSED = 2
+
+
 NORMAL_80 = 1.2816  # 10th and 90th percentile of a normal, in standard deviations
 
 
@@ -27,9 +38,9 @@ def features(parts: Mapping[str, Array], total: Array, moe: Array, searched: Arr
     return np.stack(columns, axis=-1)
 
 
-def half_width(table: Array, unseen: Array) -> Array:
-    """Half-width of the 80 % interval in log throughput for a table of features [cases, 6]; wider where the source of
-    the run, its software and site, is none that the constants were fitted on (`unseen`, [cases])."""
+def half_width(table: Array, source: Array) -> Array:
+    """Half-width of the 80 % interval in log throughput for a table of features [cases, 6] and what is known of each
+    run's source, a `Source` [cases]."""
     weights = raw()["interval"]
-    scale = np.where(unseen, weights["unseen"], weights["seen"])
-    return table @ np.array([weights[name] for name in FEATURES]) * scale
+    scales = np.array([weights[one.name.lower()] for one in Source])
+    return table @ np.array([weights[name] for name in FEATURES]) * scales[np.asarray(source, dtype=int)]

@@ -23,7 +23,7 @@ from .candidates import runnable_reason
 from .cases import Cases
 from .cluster import ClusterSpec
 from .coefficients import load
-from .intervals import features, half_width
+from .intervals import Source, features, half_width
 from .memory import COMPONENTS as MEMORY_COMPONENTS
 from .memory import FITS_SHARE, Memory, memory
 from .model_spec import ModelSpec
@@ -193,7 +193,7 @@ def _speed(x: Cases, timed: StepTime, cluster: ClusterSpec, train: TrainSpec) ->
     hardware = float(counts.hardware_flops_per_token(x, 0.5)[0])
     peak = cluster.gpu.peak_flops(train.precision)
     known = features(timed.parts, timed.total, x.experts > 0, np.zeros(1), x.quantised)
-    width = float(half_width(known, np.ones(1))[0])  # the reader's site is none of the table's
+    width = float(half_width(known, np.array([Source.NAMED]))[0])  # the site is none of the table's
     return {
         "tokens_per_second": each * cluster.gpus,
         "tokens_per_second_per_gpu": each,

@@ -11,7 +11,7 @@ from headwater.core.errors import InputError
 
 from .cases import Cases, stack, take
 from .coefficients import Coefficients
-from .intervals import features
+from .intervals import Source, features
 from .memory import Memory, memory
 from .published import Published, measured_throughput, prepare
 from .published_table import Row
@@ -54,7 +54,7 @@ class Predictions:
     pick: np.ndarray
     throughput: np.ndarray
     features: np.ndarray
-    unseen: np.ndarray  # 1 where the row's source is none that the constants were fitted on
+    source: np.ndarray  # a `Source`: what is known of the software and site of each row
     step: StepTime
 
 
@@ -103,5 +103,10 @@ def predict(table: Table, c: Coefficients) -> Predictions:
     parts = {name: np.broadcast_to(value, throughput.shape)[pick] for name, value in step.parts.items()}
     searched = np.array([any("searched" in note for note in row.assumed) for row in table.rows])
     known = features(parts, step.total[pick], table.moe, searched, chosen.quantised)
-    unseen = np.array([row.family not in raw()["sources"] for row in table.rows])
-    return Predictions(pick, throughput[pick], known, unseen, step)
+    return Predictions(pick, throughput[pick], known, np.array([_source(row) for row in table.rows]), step)
+
+
+def _source(row: Published) -> Source:
+    if row.family in raw()["sources"]:
+        return Source.SEEN
+    return Source.GUESSED if row.usual_software else Source.NAMED
