@@ -61,7 +61,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
         quality={"rules": ["gopher.length"]},
         clean={"boilerplate": False},
         dedup={"ngram": True},
-        decontaminate={"benchmarks": [str(place / "benchmarks" / "quiz.jsonl")]},
+        decontaminate={"root": str(place / "benchmarks"), "benchmarks": ["quiz.jsonl"]},
     )
     return curate(place / "ws", collected, config)
 

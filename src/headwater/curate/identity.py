@@ -19,6 +19,10 @@ from headwater.curate.config import CollectConfig, CurateConfig, SourceConfig
 from headwater.curate.sources import source_files
 from headwater.curate.undo import takedown_ids
 
+BENCHMARKS_ROOT = "benchmarks_root"
+"""Key in a corpus's provenance: the absolute folder that its `decontaminate.benchmarks` were relative to, which is part
+of no identity; what replays or remakes the corpus looks for them there."""
+
 
 def raw_inputs(config: CollectConfig, cache: HashCache | None = None) -> str:
     """Hash over the content and the relative names of all raw files, 32 hex digits.

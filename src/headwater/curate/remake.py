@@ -22,7 +22,7 @@ from headwater.core.stage import StageContext
 from headwater.curate.attributes import read_rows
 from headwater.curate.config import CurateConfig
 from headwater.curate.identity import curate_digests
-from headwater.curate.removals import documents_of
+from headwater.curate.removals import config_of, documents_of
 from headwater.curate.stage import build_curate
 from headwater.curate.undo import check_rules, takedown_ids
 
@@ -45,7 +45,7 @@ def remake(
     """
     store = ArtifactStore(corpus.path.resolve().parent.parent)
     collected = documents_of(corpus)
-    before = CurateConfig(**corpus.identity)
+    before = config_of(corpus)
     check_rules(before, undo)
     config = before.model_copy(update={"undo": tuple(dict.fromkeys([*before.undo, *undo]))})
     _same_files(corpus, before)
@@ -72,7 +72,7 @@ def _same_files(corpus: Artifact, config: CurateConfig) -> None:
             raise UserError(
                 f"the {role.removeprefix('files:')} this corpus was made with are others now, or lie elsewhere",
                 where=str(corpus.path),
-                mend="give the recipe instead of the corpus",
+                mend="put them back, or make the corpus anew: headwater curate RECIPE",
             )
 
 

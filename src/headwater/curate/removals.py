@@ -23,7 +23,7 @@ from headwater.curate.attributes import read_rows
 from headwater.curate.collect import read_documents_again
 from headwater.curate.config import CollectConfig, CurateConfig
 from headwater.curate.dedup.rows import MOST_LINE_BYTES, REMOVED, Fields, RowSource
-from headwater.curate.identity import curate_digests, raw_inputs
+from headwater.curate.identity import BENCHMARKS_ROOT, curate_digests, raw_inputs
 from headwater.curate.lines import split_lines
 from headwater.curate.results import contents, file_report, is_file_result, neither
 from headwater.curate.streams import RawStream
@@ -75,7 +75,7 @@ class CorpusRemovals:
     def __init__(self, corpus: Artifact) -> None:
         self._corpus = corpus
         self.name = corpus.fingerprint
-        self.config = CurateConfig(**corpus.identity)
+        self.config = config_of(corpus)
 
     @property
     def count(self) -> int:
@@ -105,6 +105,13 @@ def corpus_of(folder: Path) -> Artifact:
     if artifact.stage != "curate":
         raise InputError(f"this is the result of {artifact.stage}", where=str(folder), mend="give a curated corpus")
     return artifact
+
+
+def config_of(corpus: Artifact) -> CurateConfig:
+    """What a corpus was made with; its benchmarks are looked for where they were then."""
+    config = CurateConfig(**corpus.identity)
+    root = corpus.provenance.get(BENCHMARKS_ROOT, config.decontaminate.root)
+    return config.model_copy(update={"decontaminate": config.decontaminate.model_copy(update={"root": root})})
 
 
 def documents_of(artifact: Artifact) -> Artifact:

@@ -26,6 +26,7 @@ from headwater.curate.config import CollectConfig, CurateConfig
 from headwater.curate.consolidate import plan_output, write_removed, write_shard
 from headwater.curate.decisions import decide_corpus, remove_scratch, run_all
 from headwater.curate.fetch.fetch import retrievals
+from headwater.curate.identity import BENCHMARKS_ROOT
 from headwater.curate.report import curation_report, split_table
 from headwater.curate.shard_cache import ShardCache, clear_old
 from headwater.curate.shares import collect_all
@@ -145,6 +146,7 @@ def build_curate(
 
     Returns documents, bytes and units that stay, the same for what came in, and the report's other sums.
     """
+    out.notes[BENCHMARKS_ROOT] = str(Path(config.decontaminate.root).expanduser().absolute())
     if (done := out.done(REPORT)) is None:
         collected = inputs["collect"]
         shards = document_shards(collected)
