@@ -110,7 +110,7 @@ def command(
         found.pareto = wide.pareto or found.pareto
     result: dict[str, Any] = dict(plan.data)
     pieces = [full(plan)]
-    if own is not None and not as_is:
+    if own is not None and own.gpus > 1 and not as_is:
         pieces.append(_own(plan, model, work, machines, own))
     reasons = explain(plan, second) if why or report else None
     if why and reasons is not None:
@@ -215,7 +215,7 @@ def _diff(paths: list[Path], as_json: bool) -> None:
 
 def specifications(
     target: str,
-    cluster: str | None,
+    cluster: str | ClusterSpec | None,
     tokens: str | None,
     seq: int | None,
     batch: int | None,
@@ -232,7 +232,7 @@ def specifications(
         raise InputError("no such file or folder", where=target, mend="give a recipe or a config.json")
     layout: Layout | None = None
     if is_recipe(path):
-        model, work, named, layout, compiled = _from_recipe(path, overrides)
+        model, work, named, layout, compiled = _from_recipe(path, overrides, whole=seq is None)
         own_stack = "headwater-compiled" if compiled else "headwater"
         stack = own_stack if stack is None else stack
         cluster = named if cluster is None else cluster
@@ -254,33 +254,25 @@ def specifications(
         "precision": precision,
     }
     work |= {name: value for name, value in given.items() if value is not None}
-    machines = parse_cluster(cluster)
+    machines = parse_cluster(cluster) if isinstance(cluster, str) else cluster
     if work["precision"] == "auto":
         work["precision"] = machines.gpu.half
     return model, TrainSpec(stack="headwater" if stack is None else stack, **work), machines, layout
 
 
-def _from_recipe(path: Path, overrides: Any) -> tuple[ModelSpec, dict[str, Any], str | None, Layout | None, bool]:
-    """Model, work, the cluster named, the layout set, and whether the model is compiled."""
+def _from_recipe(
+    path: Path, overrides: Any, *, whole: bool
+) -> tuple[ModelSpec, dict[str, Any], str | None, Layout, bool]:
+    """Model, work, the cluster named, the layout set, and whether the model is compiled. `whole`: say which of several
+    phases stands for the run."""
     from headwater.pipeline.schema import load
-    from headwater.plan import ModelSpec
-    from headwater.simulate.layouts import layout_of
+    from headwater.simulate.layouts import layout_of, model_of
 
     recipe = load(path, overrides).config
     m, t, p = recipe.model, recipe.train, recipe.parallel
-    model = ModelSpec.from_fields(
-        name=recipe.name,
-        layers=m.num_hidden_layers,
-        hidden=m.hidden_size,
-        heads=m.num_attention_heads,
-        kv_heads=m.num_key_value_heads or m.num_attention_heads,
-        head_dim=m.head_dim or 0,
-        ffn=m.intermediate_size,
-        vocab=m.vocab_size or recipe.tokenizer.vocab_size,
-        tied=m.tie_word_embeddings,
-        attention_bias=m.attention_bias,
-        qk_norm=m.qk_norm,
-    )
+    model = model_of(m if m.vocab_size else m.with_vocab_size(recipe.tokenizer.vocab_size), recipe.name)
+    if m.encoder is not None:
+        make_reporter().warn("attention to both sides is timed as a decoder's, which computes half of the scores")
     total = t.tokens if t.tokens is not None else (t.steps or 0) * t.global_batch * t.seq_len
     total = total or sum(phase.tokens or 0 for phase in t.phases)
     if not total:
@@ -290,10 +282,11 @@ def _from_recipe(path: Path, overrides: Any) -> tuple[ModelSpec, dict[str, Any],
         longest = max(t.phases, key=lambda phase: phase.share or phase.tokens or phase.steps or 0)
         seq = longest.seq_len or seq
         batch = longest.global_batch or max(1, t.global_batch * t.seq_len // seq)
-        make_reporter().warn(
-            f"the recipe has {len(t.phases)} phases; the longest, {longest.name} ({batch:,} samples of {seq:,} "
-            "tokens), is planned for all tokens. Plan another with --seq and --batch"
-        )
+        if whole:
+            make_reporter().warn(
+                f"the recipe has {len(t.phases)} phases; the longest, {longest.name} ({batch:,} samples of {seq:,} "
+                "tokens), is planned for all tokens. Plan another with --seq and --batch"
+            )
     work: dict[str, Any] = {
         "tokens": float(total),
         "seq": seq,
@@ -303,7 +296,4 @@ def _from_recipe(path: Path, overrides: Any) -> tuple[ModelSpec, dict[str, Any],
     }
     if t.batch_ramp is not None:
         work["warmup_batch_tokens"] = t.batch_ramp.steps * seq * (t.batch_ramp.start + batch) / 2.0
-    layout = None
-    if p.ranks > 1:
-        layout = layout_of(p, t, model.layers, p.micro_batch or 1)
-    return model, work, recipe.cluster, layout, t.compile
+    return model, work, recipe.cluster, layout_of(p, t, model.layers, p.micro_batch or 1), t.compile

@@ -16,7 +16,7 @@ from headwater.core.errors import RecipeError, UserError
 if TYPE_CHECKING:
     from headwater.parallel.config import ParallelConfig
     from headwater.pipeline.schema import Recipe
-    from headwater.plan import Plan
+    from headwater.plan import ClusterSpec, Plan
     from headwater.simulate.rank import Flight
 
 
@@ -45,6 +45,7 @@ def command(
 ) -> None:
     """Fly a layout on this machine: the trainer's code without GPUs and data. Memory, messages, schedule."""
     from headwater.pipeline.schema import load
+    from headwater.plan import parse_cluster
     from headwater.simulate.compare import compare
     from headwater.simulate.flight import fly
     from headwater.simulate.text import page, text, values
@@ -53,8 +54,10 @@ def command(
     config = load(recipe, set_ or ()).config
     parallel = with_ranks(config.parallel, ranks)
     overrides = [*(set_ or ()), *_as_overrides(parallel)]
-    plan, why_not = _plan(recipe, cluster, overrides)
-    flight = _flight(config, parallel, plan)
+    named = config.cluster if cluster is None else cluster
+    machines = None if named is None else parse_cluster(named)
+    flight = _flight(config, parallel, machines)
+    plan, why_not = _plan(recipe, machines, flight, overrides)
     if why_not:
         reporter.warn(f"without the planner's figures: {why_not}")
     if config.train.compile:
@@ -103,15 +106,21 @@ def _as_overrides(parallel: ParallelConfig) -> list[str]:
     return [f"parallel.{name}={value}" for name in names if (value := getattr(parallel, name)) is not None]
 
 
-def _plan(recipe: Path, cluster: str | None, overrides: list[str]) -> tuple[Plan | None, str]:
-    """The planner's view of the recipe's own layout, or why there is none."""
+def _plan(recipe: Path, machines: ClusterSpec | None, flight: Flight, overrides: list[str]) -> tuple[Plan | None, str]:
+    """The planner's view of what is flown: its layout, micro-batch, sequence and batch; or why there is none."""
     from headwater.cli.plan import specifications
     from headwater.core.errors import HeadwaterError
-    from headwater.plan import Layout, make_plan
+    from headwater.plan import make_plan
+    from headwater.simulate.layouts import layout_of
 
+    if machines is None:
+        return None, "no cluster is named"
+    batch = flight.rows * flight.parallel.data_parallel
     try:
-        model, work, machines, own = specifications(str(recipe), cluster, None, None, None, None, None, overrides)
-        layout = own or Layout()
+        model, work = specifications(
+            str(recipe), machines, None, flight.seq_len, batch, flight.precision, None, overrides
+        )[:2]
+        layout = layout_of(flight.parallel, flight.config, model.layers, flight.micro_batch)
         return make_plan(model, work, machines.with_nodes(-(-layout.gpus // machines.gpus_per_node)), layout), ""
     except RecipeError:
         raise
@@ -119,7 +128,7 @@ def _plan(recipe: Path, cluster: str | None, overrides: list[str]) -> tuple[Plan
         return None, error.what
 
 
-def _flight(recipe: Recipe, parallel: ParallelConfig, plan: Plan | None) -> Flight:
+def _flight(recipe: Recipe, parallel: ParallelConfig, machines: ClusterSpec | None) -> Flight:
     from headwater.simulate.rank import Flight
     from headwater.train.estimate import choose_micro_batch
     from headwater.train.phases import plan_run
@@ -130,13 +139,13 @@ def _flight(recipe: Recipe, parallel: ParallelConfig, plan: Plan | None) -> Flig
     segment = max(run.segments, key=lambda part: (part.seq_len, part.global_batch))
     precision: Any = train.precision
     if precision == "auto":
-        precision = "bf16" if plan is None else plan.cluster.gpu.half
+        precision = "bf16" if machines is None else machines.gpu.half
     size, _ = choose_micro_batch(
         parallel,
         model,
         run,
         train,
-        free_bytes=int(plan.cluster.gpu.memory_bytes) if plan is not None else 80 * 2**30,
+        free_bytes=int(machines.gpu.memory_bytes) if machines is not None else 80 * 2**30,
         device_type="cuda",
         precision=precision,
     )

@@ -64,6 +64,7 @@ class ModelSpec:
     value_dim: int = 0
     window: int = 0
     window_share: float = 0.0
+    other: int = 0  # parameters of none of these: biases, and the dense layer of an encoder's head
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "kv_heads", self.kv_heads or self.heads)
@@ -171,7 +172,7 @@ class ModelSpec:
         dense = self._ffn(self.ffn, self.mlp_bias) * (self.layers - self.moe_layers)
         sparse = self.sparse_parameters * self.moe_layers
         per_layer = self.attention_parameters + self.norms_per_layer * self.norm_parameters
-        return self.layers * per_layer + dense + sparse + self.norm_parameters + self.embedding_parameters
+        return self.layers * per_layer + dense + sparse + self.norm_parameters + self.embedding_parameters + self.other
 
     @property
     def active_parameters(self) -> int:

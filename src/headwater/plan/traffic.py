@@ -50,7 +50,10 @@ def _of_stage(x: Cases, layers: Array, *, embedding: Array, head: Array) -> dict
     pp = np.where(x.pp > 1, m * sides * 2.0 * x.width * x.tokens * x.hidden / split, 0.0)
     tables = np.asarray(embedding) + np.asarray(head) * (1.0 - np.asarray(embedding) * x.tied)
     held = layers * layer_parameters_local(x) + tables * x.vocab * x.hidden / x.tp
-    ranks = x.dp * x.cp
+    # Hybrid sharding scatters and gathers inside its group, and sums each share over the groups once a step.
+    group = np.where(x.zero >= 1, np.asarray(x.shard_group), x.dp * x.cp)
+    copies = x.dp * x.cp / group
+    across = 2.0 * _share(copies) * x.grad_bytes / group
     once = np.where(x.zero >= 1, 1.0, 2.0) * x.grad_bytes + np.where(x.zero >= 1, x.param_bytes, 0.0)
     every = np.where(
         (x.zero >= 3) & (np.asarray(x.pp) <= 1),
@@ -58,7 +61,8 @@ def _of_stage(x: Cases, layers: Array, *, embedding: Array, head: Array) -> dict
         0.0,
     )
     scattering = np.where((x.zero == 2) & (np.asarray(x.pp) <= 1), x.grad_bytes, 0.0)
-    dp = held * _share(ranks) * np.where(every > 0, m * every, once + np.maximum(m - 1.0, 0.0) * scattering)
+    inside = np.where(every > 0, m * every, once + np.maximum(m - 1.0, 0.0) * scattering)
+    dp = held * (_share(group) * inside + across)
     kv = 2.0 * x.width * x.tokens * 2.0 * x.kv_local * x.head_dim * (x.cp - 1.0)
     cp = m * layers * kv * (3.0 + x.recompute)
     return {"tp": tp, "pp": pp, "cp": cp, "dp": dp}

@@ -108,11 +108,14 @@ def _why(figure: str, report: FlightReport, plan: Plan, stage: str) -> str:
     if figure == "traffic dp":
         if flight.parallel.pp > 1 and flight.parallel.virtual_stages > 3:
             reasons.append("a rank of more than three stages gives gathered weights back and gathers them again")
-        reasons.append("embedding, final norm and head are gathered in float32")
+        if flight.precision not in ("fp32", "tf32"):
+            reasons.append("embedding, final norm and head are gathered in float32")
     if figure == "activations":
         reasons.append(
             "received streams and the backward pass's own tensors count as they live; the formula has a workspace"
         )
+        if flight.config.objective.name == "mlm":
+            reasons.append("logits are made of the masked tokens only")
         if flight.config.recompute.offload:
             reasons.append("offloaded activations are counted: the simulator has one memory")
     if figure == "weights and gradients":

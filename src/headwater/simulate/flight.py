@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from headwater.core.errors import HeadwaterError
+from headwater.core.errors import HeadwaterError, UserError
 from headwater.parallel.config import INTERLEAVED, ParallelConfig
 from headwater.parallel.divisibility import check_divisible
 from headwater.parallel.stages import micro_batch_problem
@@ -72,9 +72,14 @@ def fly(
 ) -> FlightReport:
     """Simulate `ranks` (all stages' first ones by default), `jobs` of them at a time (as many as there are cores).
 
-    Raises RecipeError for a layout that the trainer refuses, and whatever else the trainer raises on the way.
+    Raises UserError for ranks that do not exist and numbers below one, RecipeError for a layout that the trainer
+    refuses, and whatever else the trainer raises on the way.
     """
     started = time.perf_counter()
+    chosen = _chosen(flight.parallel, ranks)
+    for name, number in (("--jobs", jobs), ("--micro-batches", most)):
+        if number is not None and number < 1:
+            raise UserError(f"{number} is not above zero", where=name, mend="use 1 or more, or leave it out")
     check_divisible(flight.model, flight.parallel, {"train.seq_len": flight.seq_len})
     wanted = flight.rows // flight.micro_batch
     problem = micro_batch_problem(flight.parallel, wanted)
@@ -82,11 +87,22 @@ def fly(
         raise HeadwaterError(problem[0], where="parallel.schedule", mend=problem[1])
     number = simulated_micro_batches(flight.parallel, wanted, most)
     cut = flight if number == wanted else replace(flight, rows=number * flight.micro_batch)
-    chosen = list(ranks) if ranks is not None else representatives(flight.parallel)
     reports, peak = _run(cut, chosen, jobs or len(os.sched_getaffinity(0)), landed)
     flows = [per_micro_batch(report.flows, cut.rows, cut.micro_batch, wanted) for report in reports]
     drawn = timeline({report.pp: report.actions for report in reports}, flight.parallel.pp)
     return FlightReport(flight, reports, flows, drawn, wanted, number, time.perf_counter() - started, peak)
+
+
+def _chosen(parallel: ParallelConfig, ranks: Sequence[int] | None) -> list[int]:
+    """The ranks to fly, each once, in order."""
+    if not ranks:
+        return representatives(parallel)
+    for rank in ranks:
+        if not 0 <= rank < parallel.ranks:
+            raise UserError(
+                f"there is no rank {rank:,}", where="--rank", mend=f"the layout's are 0 to {parallel.ranks - 1:,}"
+            )
+    return sorted(set(ranks))
 
 
 def _run(

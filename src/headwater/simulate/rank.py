@@ -158,7 +158,7 @@ def _simulate(flight: Flight, mesh: Mesh, started: float) -> RankReport:
     cpu = time.process_time()
     actions: list[Action] = []
     limit = config.clip_grad_norm or 1.0
-    recorder = Recorder(ledger, traffic, norm=2.0 * limit)
+    recorder = Recorder(ledger, traffic, norm=2.0 * limit, chosen=config.objective.scored_ratio)
     with _as_on_gpu(flight.gpu), ledger.watching(), recorder.watching():
         with ledger.during("weights"):
             for stage in stages:

@@ -79,11 +79,12 @@ PRODUCTS = {_ATEN.mm.default, _ATEN.bmm.default, _ATEN.addmm.default, _ATEN.mm.o
 
 class Recorder(FakeTensorMode):
     """See the module. `norm`: what sums, counts and the gradient's norm are; above the clipping limit, so that the
-    gradient is clipped. Parameters must be made (`to_empty`) inside the mode."""
+    gradient is clipped; `chosen`: the share of a mask that is true, where elements are picked by one. Parameters must
+    be made (`to_empty`) inside the mode."""
 
-    def __init__(self, memory: Listener, messages: Messages, *, norm: float) -> None:
+    def __init__(self, memory: Listener, messages: Messages, *, norm: float, chosen: float = 1.0) -> None:
         super().__init__(allow_non_fake_inputs=True)
-        self._memory, self._messages, self._norm = memory, messages, norm
+        self._memory, self._messages, self._norm, self._chosen = memory, messages, norm, chosen
         self.operations = 0
         self._paused = 0
 
@@ -111,6 +112,9 @@ class Recorder(FakeTensorMode):
         kwargs = kwargs or {}
         if func is _ATEN._local_scalar_dense.default:
             return ANSWERS.get(args[0].dtype, self._norm)
+        if func is _ATEN.nonzero.default:
+            places = [round(self._chosen * args[0].numel()), args[0].dim()]
+            func, args, kwargs = _ATEN.new_empty.default, (args[0], places), {"dtype": torch.int64}
         if self._paused:
             return self.dispatch(func, types, args, kwargs)
         self.operations += 1
