@@ -11,7 +11,7 @@ import pytest
 
 from headwater.core.artifacts import ArtifactStore
 from headwater.core.errors import DiskSpaceError
-from headwater.core.files import free_bytes, free_bytes_check, space
+from headwater.core.files import free_bytes, free_bytes_check, gib, space
 
 FULL_DISK = """
 import resource, sys
@@ -77,10 +77,29 @@ def test_a_full_file_system_is_a_disk_space_error_and_the_rest_is_kept(tmp_path:
 def test_disk_space_is_refused_before_it_is_used(tmp_path: Path) -> None:
     assert free_bytes(tmp_path / "not" / "yet" / "there") > 0
     free_bytes_check(tmp_path, 1, "the corpus")
-    with pytest.raises(DiskSpaceError, match=r"the corpus needs about 1,000,000,000\.00 GB"):
+    with pytest.raises(DiskSpaceError, match="the corpus needs about 1,000,000 TB"):
         free_bytes_check(tmp_path / "new", 10**18, "the corpus")
 
 
-@pytest.mark.parametrize(("count", "words"), [(0, "0.0 MB"), (8_470_000, "8.5 MB"), (2.5e9, "2.50 GB")])
+@pytest.mark.parametrize(
+    ("count", "words"),
+    [
+        (0, "0 bytes"),
+        (812, "812 bytes"),
+        (8_470_000, "8.47 MB"),
+        (999_700_000, "1 GB"),
+        (2.5e9, "2.5 GB"),
+        (1.5e16, "15,000 TB"),
+    ],
+)
 def test_room_is_told_so_that_a_small_disk_is_not_nothing(count: float, words: str) -> None:
     assert space(count) == words
+
+
+def test_memory_is_told_in_powers_of_two() -> None:
+    assert [gib(count) for count in (0, 3 << 29, 80 << 30, 2 << 40)] == [
+        "0.00 GiB",
+        "1.50 GiB",
+        "80.0 GiB",
+        "2,048.0 GiB",
+    ]

@@ -26,6 +26,7 @@ import xxhash
 
 from headwater.core.artifacts import MANIFEST, Artifact
 from headwater.core.errors import CorruptArtifactError, InputError
+from headwater.core.parquet import parquet_writer
 
 ROW_GROUP_DOCUMENTS = 4096
 ROW_GROUP_BYTES = 8 << 20
@@ -77,11 +78,8 @@ class Document:
 
 
 def shard_writer(path: Path) -> pq.ParquetWriter:
-    """What writes a document shard's row groups. Dictionaries and statistics are of no use for texts, and cost much."""
-    return pq.ParquetWriter(
-        path, SCHEMA, compression="zstd", compression_level=1, version="2.6", write_page_checksum=True,
-        use_dictionary=["source", "lang", "domain", "license"], write_statistics=False,
-    )  # fmt: skip
+    """What writes a document shard's row groups."""
+    return parquet_writer(path, SCHEMA, dictionaries=["source", "lang", "domain", "license"], checksums=True)
 
 
 def document_columns(rows: Sequence[Document]) -> dict[str, list[str]]:

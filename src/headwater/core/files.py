@@ -101,8 +101,17 @@ def free_bytes(path: Path) -> int:
 
 
 def space(count: float) -> str:
-    """Room on a disk, in words: 1.25 GB, 8.5 MB."""
-    return f"{count / 1e9:,.2f} GB" if count >= 1e8 else f"{count / 1e6:,.1f} MB"
+    """Bytes in words, as disks are sold: 1.25 GB, 8.5 MB, 812 bytes; three digits, and more only of TB."""
+    for limit, name in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if (value := count / limit) >= 0.9995:
+            return f"{value:,.0f} {name}" if value >= 999.5 else f"{value:.3g} {name}"
+    return f"{count:.0f} bytes"
+
+
+def gib(count: float) -> str:
+    """Bytes in words, as memory is built: 1.25 GiB, 79.2 GiB."""
+    value = count / 2**30
+    return f"{value:,.2f} GiB" if value < 10 else f"{value:,.1f} GiB"
 
 
 def free_bytes_check(path: Path, needed_bytes: int, what: str) -> None:

@@ -16,6 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from headwater.core.parquet import parquet_writer
+
 CLEAN = pa.schema(
     [
         ("row", pa.uint32()),  # in the document shard
@@ -88,10 +90,7 @@ class RowWriter:
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         self._schema = schema
         short = [field.name for field in schema if field.type != pa.large_string()]
-        self._writer = pq.ParquetWriter(
-            path, schema, compression="zstd", compression_level=1, version="2.6", use_dictionary=short,
-            write_statistics=False,
-        )  # fmt: skip
+        self._writer = parquet_writer(path, schema, dictionaries=short)
         self._rows: list[tuple[Any, ...]] = []
         self._size = 0
 

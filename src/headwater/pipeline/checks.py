@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from headwater.core.errors import RecipeError
+from headwater.core.files import gib
 from headwater.core.recipe import Loaded, RecipeProblems
 from headwater.core.recipe_canonical import Problem
 from headwater.parallel.context_method import length_problem, method_of
@@ -172,8 +173,7 @@ def _missing_hardware(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
     if here and needed > here:
         yield (
             "model",
-            f"training {parameters:,} parameters holds at least {needed / 2**30:,.0f} GiB; "
-            f"this machine has {here / 2**30:,.0f}",
+            f"training {parameters:,} parameters holds at least {gib(needed)}; this machine has {gib(here)}",
             "use a machine with more memory, or a smaller model (--set model.num_hidden_layers=...)",
         )
 

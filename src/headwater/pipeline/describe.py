@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from headwater.core.files import gib
 from headwater.core.recipe import Loaded
 from headwater.pipeline.checks import BYTES_PER_PARAMETER, missing_to_run
 from headwater.pipeline.schema import Recipe
@@ -163,7 +164,7 @@ def describe_text(facts: dict[str, Any]) -> str:
         + (f", {layout['micro_batches']:,} micro-batches of {layout['micro_batch']}" if layout["micro_batches"] else "")
         + (f", pipeline idle {layout['bubble_ratio']:.1%}" if layout["bubble_ratio"] is not None else "")
     )
-    lines.append(f"  memory    at least {_gib(state)} GiB over all ranks for weights, gradients and optimizer in fp32")
+    lines.append(f"  memory    at least {gib(state)} over all ranks for weights, gradients and optimizer in fp32")
     for source in data["sources"]:
         what = ", ".join(source["paths"]) or source["kind"]
         lines.append(f"  source    {source['name']}: {what}" + (f" ({source['domain']})" if source["domain"] else ""))
@@ -179,8 +180,3 @@ def describe_text(facts: dict[str, Any]) -> str:
         f"  ready     {'no: see what is missing' if missing else 'yes: `headwater run ' + facts['source'] + '`'}"
     )
     return "\n".join(lines)
-
-
-def _gib(size: int) -> str:
-    value = size / 2**30
-    return f"{value:,.1f}" if value < 10 else f"{value:,.0f}"

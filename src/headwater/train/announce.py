@@ -12,6 +12,7 @@ import torch
 
 from headwater.core.artifacts import Artifact
 from headwater.core.errors import HeadwaterError
+from headwater.core.files import space
 from headwater.core.progress import Reporter
 from headwater.dataset import StepOrder, check_epochs, describe_use
 from headwater.model import ModelConfig
@@ -38,14 +39,6 @@ class Choices:
     micro_batch: int
     micro_batch_why: str
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
-
-
-def size(count: float) -> str:
-    """Bytes for people: `12.3 MB`."""
-    for limit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if count >= limit:
-            return f"{count / limit:.3g} {name}"
-    return f"{count:.0f} bytes"
 
 
 def many(count: float) -> str:
@@ -116,9 +109,9 @@ def describe(
     )
     each = " a rank" if parallel.ranks > 1 else ""
     reporter.decide(
-        f"memory of about {size(state.total + activations)}{each} besides the program",
-        f"weights {size(state.weights)}, gradients {size(state.gradients)}, optimizer {size(state.optimizer)}, "
-        f"{'averages ' + size(state.averages) + ', ' if state.averages else ''}activations {size(activations)}",
+        f"memory of about {space(state.total + activations)}{each} besides the program",
+        f"weights {space(state.weights)}, gradients {space(state.gradients)}, optimizer {space(state.optimizer)}, "
+        f"{'averages ' + space(state.averages) + ', ' if state.averages else ''}activations {space(activations)}",
     )
 
 
@@ -138,7 +131,7 @@ def facts(config: TrainConfig, model: ModelConfig, plan: RunPlan) -> dict[str, s
 def saving(checkpoint_bytes: float, config: CheckpointConfig) -> tuple[str, str]:
     """How large checkpoints are, and how often they are written."""
     how_often = f"every {config.every:,} steps" if config.every else "about every two minutes"
-    return f"checkpoints of {size(checkpoint_bytes)}", f"{how_often}, the last {config.keep} kept"
+    return f"checkpoints of {space(checkpoint_bytes)}", f"{how_often}, the last {config.keep} kept"
 
 
 def _objective(config: TrainConfig) -> tuple[str, str]:
@@ -189,7 +182,7 @@ def dry_run(module: TrainModule, plan: RunPlan) -> float:
 def expect(reporter: Reporter, module: TrainModule, plan: RunPlan, done_steps: int, seconds_per_token: float) -> None:
     """Say how long it will take and what the memory held at the dry run's end."""
     left = plan.tokens - plan.tokens_after(done_steps)
-    facts: dict[str, Any] = {"memory": size(devices.used_memory_bytes(module.device))}
+    facts: dict[str, Any] = {"memory": space(devices.used_memory_bytes(module.device))}
     reporter.decide(
         f"about {duration(left * seconds_per_token)} for {left:,} tokens",
         f"a dry run of one micro-batch made {1 / seconds_per_token:,.0f} tokens a second; {facts['memory']} in use",

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headwater.core.errors import RecipeError
+from headwater.core.files import space
 from headwater.model import ModelConfig
 from headwater.parallel.config import ParallelConfig
 from headwater.parallel.stages import choose_for_pipeline, micro_batch_problem
@@ -180,9 +181,8 @@ def choose_micro_batch(
     per_sample = per_token * longest // parallel.tp // parallel.cp
     if state + per_sample > most:
         raise RecipeError(
-            f"the run needs about {(state + per_sample) / 1e9:.2f} GB ({state / 1e9:.2f} GB of weights, gradients and "
-            f"optimizer state, {per_sample / 1e9:.2f} GB for one sample) and may plan with "
-            f"{most / 1e9:.2f} of {free_bytes / 1e9:.2f} GB free",
+            f"the run needs about {space(state + per_sample)} ({space(state)} of weights, gradients and optimizer "
+            f"state, {space(per_sample)} for one sample) and may plan with {space(most)} of {space(free_bytes)} free",
             where="model",
             mend="use a smaller model or train.seq_len, train.activation_checkpointing: full, or a larger machine",
         )

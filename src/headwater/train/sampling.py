@@ -16,6 +16,7 @@ from typing import Protocol
 import torch
 from torch import nn
 
+from headwater.core.files import gib
 from headwater.core.jsonl import JsonlLog
 from headwater.train.callbacks import Callback, due
 from headwater.train.config import SamplingConfig
@@ -80,5 +81,5 @@ def inference_obstacle(module: TrainModule) -> str:
     needed = 4 * module.model_config.parameter_count(padded=True).total
     free = free_memory_bytes(module.device)
     if module.mesh.maximum(float(module.mesh.rank == 0 and free < needed)):
-        return f"rank 0 has no room for the {needed / 2**30:,.1f} GiB of all weights beside the training"
+        return f"rank 0 has no room for the {gib(needed)} of all weights beside the training"
     return ""

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from headwater.core.files import space
 from headwater.core.progress import Reporter
 from headwater.dataset import DatasetConfig, TokenDataset
 from headwater.dataset.cache import ShardCache
-from headwater.train.announce import size
 
 
 @contextmanager
@@ -25,7 +25,7 @@ def cached(dataset: TokenDataset, storage: DatasetConfig, reporter: Reporter) ->
     folder = Path(storage.cache_dir).expanduser()
     cache = ShardCache(folder, dataset.path, key=dataset.fingerprint, limit_bytes=storage.cache_bytes)
     dataset.cache = cache
-    reporter.decide(f"token shards are cached in {folder}", f"up to {size(storage.cache_bytes)}")
+    reporter.decide(f"token shards are cached in {folder}", f"up to {space(storage.cache_bytes)}")
     try:
         yield
     finally:

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import orjson
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from headwater.core.parquet import parquet_writer
 from headwater.curate.quality.config import QualityConfig
 from headwater.curate.sift import Batch, rule_names
 
@@ -34,10 +34,7 @@ class QualityWriter:
         self._names = rule_names(config)
         fields: list[Any] = [("row", pa.uint32()), ("edits", pa.string())]
         self._schema = pa.schema(fields + [(name, pa.float32()) for name in self._names])
-        self._writer = pq.ParquetWriter(
-            path, self._schema, compression="zstd", compression_level=1, version="2.6", use_dictionary=["edits"],
-            write_statistics=False,
-        )  # fmt: skip
+        self._writer = parquet_writer(path, self._schema, dictionaries=["edits"])
         self._rows = 0
 
     def add(self, batch: Batch) -> None:

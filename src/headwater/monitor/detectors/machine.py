@@ -16,7 +16,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from headwater.core.files import space
+from headwater.core.files import gib, space
 from headwater.monitor.detectors.base import Alert, Figures, Persistence, RobustWindow, number
 
 NEW_USUAL = 256
@@ -201,7 +201,7 @@ class MemoryCreep:
         growth = levels[-1] / levels[0] - 1 if levels[0] else 0.0
         if not self._persists(rises >= 6 and growth > self._ratio):
             return None
-        message = f"memory grew by {growth:.1%} in {len(values)} steps, to {memory / 2**30:.2f} GiB"
+        message = f"memory grew by {growth:.1%} in {len(values)} steps, to {gib(memory)}"
         return Alert(self.name, "warning", step, message, {"growth": growth, "bytes": memory})
 
     def state_dict(self) -> dict[str, Any]:
@@ -228,7 +228,7 @@ class MemoryNearLimit:
         memory, limit = number(figures, "mem_allocated"), number(figures, "mem_limit")
         if memory is None or not limit or not self._persists(memory > self._ratio * limit):
             return None
-        message = f"{memory / 2**30:.2f} of {limit / 2**30:.2f} GiB of memory in use"
+        message = f"{gib(memory)} of {gib(limit)} of memory in use"
         return Alert(self.name, "warning", step, message, {"bytes": memory, "limit": limit})
 
     def state_dict(self) -> dict[str, Any]:
