@@ -229,6 +229,11 @@ def test_odd_cells_and_missing_columns_are_predicted_or_skipped_with_a_reason(
         ("Ascend910C", "ascend-910c"),
         ("RTX 4090", "rtx4090-24gb"),
         ("Gaudi 3", "gaudi3-128gb"),
+        ("8 x A100-80G", "a100-80gb"),
+        ("DGX A100 (40GB)", "a100-40gb"),
+        ("HGX H100", "h100-80gb"),
+        ("A100-PCIE-40GB", "a100-pcie-40gb"),
+        ("RTX A6000", "a6000-48gb"),
     ],
 )
 def test_a_part_is_found_however_its_name_is_spelt(name: str, part: str) -> None:

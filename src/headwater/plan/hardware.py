@@ -137,13 +137,16 @@ def _aliases() -> dict[str, str]:
     return table
 
 
-_MAKERS = re.compile(r"\b(nvidia|amd|instinct|tesla|geforce|google|huawei|cloud|intel|habana|hpu)\b")
+_MAKERS = re.compile(
+    r"^\d+\s*x\s*|\b(nvidia|amd|instinct|tesla|geforce|google|huawei|cloud|intel|habana|hpu|dgx|hgx|"
+    r"ampere|hopper|blackwell|volta)\b"
+)
 _BOARDS = re.compile(r"-(sxm|hgx|dgx|nvl|hbm)\d*[a-z]?(?=-|$)")
-_MEMORY = re.compile(r"-(\d+)-?gi?b(?=-|$)")
+_MEMORY = re.compile(r"-(\d+)-?gi?b?(?=-|$)")
 
 
 def _spellings(name: str) -> list[str]:
-    """Ways to look a name up, as it is first: without its maker, board and punctuation, its memory at the end."""
+    """Ways to look a name up, as it is first: without count, maker, board and punctuation, its memory at the end."""
     key = re.sub(r"[\s_/()-]+", "-", _MAKERS.sub("", name.strip().lower())).strip("-")
     plain = _BOARDS.sub("", key)
     size = _MEMORY.search(plain)
