@@ -43,4 +43,4 @@ def test_compiled_and_plain_counting_agree(text: str) -> None:
     from headwater.core.unit_kernel import count_bytes
 
     data = np.frombuffer(text.encode("utf-8", "surrogatepass"), np.uint8)
-    assert count_bytes(data, class_table()) == count_plainly(text) == count_units(text)
+    assert count_bytes(data, class_table()) == count_plainly(text) == count_units(text) == count_units(data.tobytes())

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from numba import njit
 
-from headwater.core.units import APOSTROPHE, DIGIT, HAN, HANGUL, JOINER, LATIN, LETTER, MARK, POINT
+from headwater.core.units import APOSTROPHE, DIGIT, HAN, HANGUL, JOINER, LATIN, LETTER, MARK, POINT, SPACE
 
 
 @njit(cache=True, nogil=True)
@@ -42,16 +43,28 @@ def count_bytes(data: Any, table: Any) -> Any:
     inside = False  # the character before belongs to a word
     at = 0
     end = data.size
+    runs = np.zeros(256, np.uint8)  # 1 for a letter, 2 for a space
+    for byte in range(0x80):
+        runs[byte] = 1 if table[byte] == LATIN else 2 if byte == 32 else 0
     while at < end:
-        if data[at] < 0x80 and table[data[at]] == LATIN:  # a run of ASCII letters at once: most of English
-            count += 0 if inside else 1
-            while at < end and data[at] < 0x80 and table[data[at]] == LATIN:
+        mark = np.int64(runs[data[at]])
+        if mark:  # ASCII letters and spaces at once, without a branch at the end of each word: most of English
+            before = np.int64(inside)
+            while mark:
+                count += mark & ~before & 1
+                before = mark
                 at += 1
-            inside, last = True, LATIN
+                mark = np.int64(runs[data[at]]) if at < end else 0
+            inside = before == 1
+            last = LATIN if inside else SPACE
             continue
         point, size = _decode(data, at)
         kind = table[point]
         at += size
+        if kind == HAN:
+            count += 1
+            inside, last = False, HAN
+            continue
         word = kind == LATIN or kind == LETTER or kind == DIGIT or kind == JOINER
         if not word:
             if kind == MARK:

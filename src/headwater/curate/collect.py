@@ -192,8 +192,9 @@ class Counts:
             return
         self.documents += 1
         self.document_raw_bytes += item.raw_bytes
-        self.text_bytes += len(item.text.encode())
-        self.units += count_units(item.text)
+        encoded = item.text.encode()
+        self.text_bytes += len(encoded)
+        self.units += count_units(encoded)
 
     def add(self, facts: dict[str, Any]) -> None:
         """Add what another reader counted, as `facts` gives it."""

@@ -251,7 +251,7 @@ class _Placing:
                 at = end
             if cutting:
                 left = b"".join([*pieces, text[at:].tobytes()])
-                units = count_units(left.decode())
+                units = count_units(left)
                 lost = int(self.final["bytes"][row]) - len(left), int(self.final["units"][row]) - units
                 self.cut.add(
                     RULE_NAMES[mine["rule"][0]], self.langs[row], self.domains[row], bytes=lost[0], units=lost[1]

@@ -82,7 +82,7 @@ def cuts_of(
         end = int(lines["next"][index - 1])
         other = "last" if int(found["first"]) == position else "first"
         cut["row"], cut["start"], cut["end"] = row, begin, end
-        cut["units"] = count_units(text[begin:end].decode())
+        cut["units"] = count_units(text[begin:end])
         cut["from"], cut["to"] = line["characters"], int(line["characters"]) + int(line["length"])
         cut["kept"], cut["kept_from"] = found[other], found[f"{other}_at"]
         cut["pages"], cut["total"] = found["pages"], total
