@@ -228,6 +228,7 @@ def removed_rows(out: ShardFolder, shard: str) -> Iterator[dict[str, Any]]:
 
 def _alone(out: ShardFolder, shard: str, names: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Documents that went for what they are."""
-    for row in read_rows(out.dir / clean_name(shard), names):
-        if row["rule"]:
-            yield row
+    with pq.ParquetFile(out.dir / clean_name(shard)) as file:
+        for group in range(file.num_row_groups):
+            table = file.read_row_group(group, columns=list(names))
+            yield from table.filter(pc.not_equal(table.column("rule"), "")).to_pylist()
