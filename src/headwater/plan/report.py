@@ -17,12 +17,16 @@ from .search import Found
 from .text import dollars, full, why_text
 
 DRAWN_MICRO_BATCHES = 24  # a timeline of more is unreadable; the ramps are the same
-STYLE = """body{font:15px/1.5 system-ui,sans-serif;max-width:1100px;margin:2em auto;padding:0 1em;color:#222}
-pre{background:#f6f6f6;padding:1em;overflow:auto}h2{margin-top:2em}table{border-collapse:collapse}
-td,th{padding:.25em .8em;text-align:right;border-bottom:1px solid #ddd}td:first-child,th:first-child{text-align:left}
-.cards{display:flex;flex-wrap:wrap;gap:1em}.card{border:1px solid #ddd;border-radius:6px;padding:.6em 1em}
+STYLE = """:root{color-scheme:light dark;--ink:#222;--page:#fff;--soft:#f6f6f6;--line:#ddd;--warn:#fbf3f3}
+@media(prefers-color-scheme:dark){:root{--ink:#ddd;--page:#181818;--soft:#242424;--line:#444;--warn:#33211f}}
+body{font:15px/1.5 system-ui,sans-serif;max-width:1100px;margin:2em auto;padding:0 1em;color:var(--ink);
+background:var(--page)}h1{font-size:1.6em;overflow-wrap:anywhere}
+pre{background:var(--soft);padding:1em;overflow:auto}h2{margin-top:2em}table{border-collapse:collapse}
+td,th{padding:.25em .8em;text-align:right;border-bottom:1px solid var(--line);white-space:nowrap}
+td:first-child,th:first-child{text-align:left}.wide{overflow-x:auto}svg{display:block}
+.cards{display:flex;flex-wrap:wrap;gap:1em}.card{border:1px solid var(--line);border-radius:6px;padding:.6em 1em}
 .card b{display:block;font-size:1.4em}
-.warn{border-left:4px solid #c44e52;padding:.3em .8em;margin:.5em 0;background:#fbf3f3}"""
+.warn{border-left:4px solid #c44e52;padding:.3em .8em;margin:.5em 0;background:var(--warn)}"""
 
 
 def _cards(plan: Plan) -> str:
@@ -81,11 +85,16 @@ def _pipeline(plan: Plan) -> str:
 
 
 def _pareto(plan: Plan, found: Found) -> str:
-    points = [(p["days"], p["dollars"] / 1e6, f"{p['nodes']:.0f} nodes: {p['days']:.1f} days, {dollars(p['dollars'])}")
-              for p in sorted(found.pareto, key=lambda p: -p["nodes"])]  # fmt: skip
-    nodes = [p["nodes"] for p in sorted(found.pareto, key=lambda p: -p["nodes"])]
+    front = sorted(found.pareto, key=lambda p: p["days"])
+    points = [
+        (p["days"], p["dollars"] / 1e6, f"{p['nodes']:.0f}",
+         f"{p['nodes']:.0f} nodes: {p['days']:.1f} days, {dollars(p['dollars'])}")
+        for p in front
+    ]  # fmt: skip
+    nodes = [p["nodes"] for p in front]
     chosen = nodes.index(plan.cluster.nodes) if plan.cluster.nodes in nodes else -1
-    return svg.scatter(points, "days", "rented compute, million dollars", chosen)
+    said = "<p>The fastest layout on so many nodes; numbers that others beat in both are left out.</p>"
+    return said + svg.scatter(points, "days", "rented compute, million dollars", chosen)
 
 
 def _alternatives(found: Found) -> str:
@@ -95,7 +104,8 @@ def _alternatives(found: Found) -> str:
         for i, layout in enumerate(found.layouts[:12])
     )
     head = "<tr><th>layout</th><th>step s</th><th>days</th><th>rented</th><th>GiB</th></tr>"
-    return f"<p>{found.considered:,} layouts considered, {found.fitting:,} fit.</p><table>{head}{rows}</table>"
+    table = f'<div class="wide"><table>{head}{rows}</table></div>'
+    return f"<p>{found.considered:,} layouts considered, {found.fitting:,} fit.</p>{table}"
 
 
 def html(plan: Plan, found: Found | None = None, reasons: dict[str, Any] | None = None) -> str:
@@ -117,7 +127,8 @@ def html(plan: Plan, found: Found | None = None, reasons: dict[str, Any] | None 
     body = "".join((f"<h2>{escape(name)}</h2>" if name else "") + part for name, part in sections)
     title = f"{plan.model.name} on {plan.data['cluster']['describe']}"
     return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        f'<meta name="viewport" content="width=device-width,initial-scale=1"><title>{escape(title)}</title>'
         f"<style>{STYLE}</style></head><body><h1>{escape(title)}</h1>"
         f"<p>{escape(plan.layout.describe())}</p>{body}</body></html>\n"
     )

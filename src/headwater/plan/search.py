@@ -182,12 +182,17 @@ def _goodput(model: ModelSpec, cluster: ClusterSpec, nodes: int) -> float:
 
 
 def _pareto(days: np.ndarray, dollars: np.ndarray, nodes: np.ndarray) -> list[dict[str, float]]:
-    """The fastest layout of each node count, cheapest first of those that are not worse in both."""
-    points = []
+    """The fastest layout of each node count, from the most nodes on, without those that another beats in both."""
+    points: list[dict[str, float]] = []
     for n in np.unique(nodes):
         best = int(np.argmin(np.where(nodes == n, days, np.inf)))
         points.append({"nodes": float(n), "days": float(days[best]), "dollars": float(dollars[best])})
-    return points
+    points.sort(key=lambda point: (point["days"], point["dollars"]))
+    front: list[dict[str, float]] = []
+    for point in points:
+        if not front or point["dollars"] < front[-1]["dollars"]:
+            front.append(point)
+    return front
 
 
 def _layout(found: Candidates, i: int) -> Layout:

@@ -5,6 +5,7 @@ Colours carry no meaning alone: every piece has a title that browsers show on ho
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from html import escape
 
@@ -19,12 +20,12 @@ WORK_COLOURS = {"F": "#3b6ea5", "B": "#e08a3c", "W": "#5a9e6f"}
 
 def _svg(width: float, height: float, body: Sequence[str]) -> str:
     return (
-        f'<svg viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}" role="img" '
-        f'font-family="system-ui, sans-serif" font-size="12">{"".join(body)}</svg>'
+        f'<div class="wide"><svg viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}" role="img" '
+        f'font-family="system-ui, sans-serif" font-size="12">{"".join(body)}</svg></div>'
     )
 
 
-def _text(x: float, y: float, value: str, anchor: str = "start", fill: str = "#333") -> str:
+def _text(x: float, y: float, value: str, anchor: str = "start", fill: str = "currentColor") -> str:
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{fill}">{escape(value)}</text>'
 
 
@@ -58,8 +59,10 @@ def stacked_bars(
     bottom = 8 + len(bars) * (height + gap)
     if limit:
         x = left + limit / top * width
-        body.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="2" y2="{bottom:.1f}" stroke="#c00" stroke-dasharray="4 3"/>')
-        body.append(_text(x, bottom + 10, limit_label, "middle", "#c00"))
+        body.append(
+            f'<line x1="{x:.1f}" x2="{x:.1f}" y1="2" y2="{bottom:.1f}" stroke="#d9534f" stroke-dasharray="4 3"/>'
+        )
+        body.append(_text(x, bottom + 10, limit_label, "middle", "#d9534f"))
     legend, end = _legend(names, left, bottom + 26, width)
     return _svg(left + width + 110, end, [*body, *legend])
 
@@ -76,31 +79,45 @@ def _legend(names: Sequence[str], left: float, y: float, width: float) -> tuple[
     return out, y + 12
 
 
-def scatter(points: Sequence[tuple[float, float, str]], x_label: str, y_label: str, chosen: int = -1) -> str:
-    """Points joined in order, both axes from zero; the chosen one is ringed."""
+def scatter(points: Sequence[tuple[float, float, str, str]], x_label: str, y_label: str, chosen: int = -1) -> str:
+    """Points (x, y, name beside it, words on hover) joined in order; x in logarithms, y from zero; one is ringed."""
     left, top, width, height = 70.0, 12.0, 560.0, 260.0
-    most_x = max((p[0] for p in points), default=1.0) * 1.08 or 1.0
-    most_y = max((p[1] for p in points), default=1.0) * 1.12 or 1.0
-    at = [(left + x / most_x * width, top + height - y / most_y * height, label) for x, y, label in points]
+    low, high = min(p[0] for p in points) * 0.85, max(p[0] for p in points) * 1.15
+    y_step = _tick(max(p[1] for p in points))
+    most_y = y_step * 5.5
+
+    def across(x: float) -> float:
+        return left + math.log(x / low) / math.log(high / low) * width
+
+    at = [(across(x), top + height - y / most_y * height, name, words) for x, y, name, words in points]
     body = [
-        f'<path d="M{left} {top}V{top + height}H{left + width}" fill="none" stroke="#666"/>',
+        f'<path d="M{left} {top}V{top + height}H{left + width}" fill="none" stroke="currentColor" '
+        'stroke-opacity="0.6"/>',
         _text(left + width / 2, top + height + 36, x_label, "middle"),
-        f'<text transform="translate(14 {top + height / 2}) rotate(-90)" text-anchor="middle" fill="#333">'
+        f'<text transform="translate(14 {top + height / 2}) rotate(-90)" text-anchor="middle" fill="currentColor">'
         f"{escape(y_label)}</text>",
     ]
-    for tick in range(1, 6):
-        x, y = left + tick / 5 * width, top + height - tick / 5 * height
-        body.append(_text(x, top + height + 16, f"{most_x * tick / 5:.3g}", "middle"))
-        body.append(_text(left - 6, y + 4, f"{most_y * tick / 5:.3g}", "end"))
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    ticks = [first * 10.0**power for power in powers for first in (1, 2, 5)]
+    body += [_text(across(x), top + height + 16, f"{x:g}", "middle") for x in ticks if low <= x <= high]
+    for tick in range(6):
+        body.append(_text(left - 6, top + height - tick * y_step / most_y * height + 4, f"{y_step * tick:g}", "end"))
     if len(at) > 1:
-        line = " ".join(f"{x:.1f},{y:.1f}" for x, y, _ in at)
+        line = " ".join(f"{x:.1f},{y:.1f}" for x, y, *_ in at)
         body.append(f'<polyline points="{line}" fill="none" stroke="#3b6ea5" stroke-opacity="0.5"/>')
-    for i, (x, y, label) in enumerate(at):
+    for i, (x, y, name, words) in enumerate(at):
         ring = ' stroke="#c44e52" stroke-width="2"' if i == chosen else ""
         body.append(
-            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="5" fill="#3b6ea5"{ring}><title>{escape(label)}</title></circle>'
+            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="5" fill="#3b6ea5"{ring}><title>{escape(words)}</title></circle>'
         )
+        body.append(_text(x + 7, y - 7, name))
     return _svg(left + width + 30, top + height + 48, body)
+
+
+def _tick(most: float) -> float:
+    """A round step of which five reach `most`."""
+    power = 10.0 ** math.floor(math.log10(most / 5.0)) if most > 0 else 1.0
+    return next(step for step in (power, 2 * power, 2.5 * power, 5 * power, 10 * power) if 5 * step >= most * 0.9999)
 
 
 def timeline(events: Timeline, *, width: float = 1000.0) -> str:
@@ -111,7 +128,8 @@ def timeline(events: Timeline, *, width: float = 1000.0) -> str:
     body = []
     for rank in range(ranks):
         body.append(
-            f'<rect x="{left}" y="{rank * row:.1f}" width="{width - left}" height="{row - 1:.1f}" fill="#f3f3f3"/>'
+            f'<rect x="{left}" y="{rank * row:.1f}" width="{width - left}" height="{row - 1:.1f}" '
+            'fill="currentColor" fill-opacity="0.07"/>'
         )
         if row >= 12 or rank % 4 == 0:
             body.append(_text(left - 6, rank * row + row / 2 + 4, f"stage {rank}", "end"))

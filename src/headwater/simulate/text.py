@@ -9,6 +9,7 @@ from collections import defaultdict
 from html import escape
 from typing import Any
 
+from headwater.plan.report import STYLE
 from headwater.simulate.compare import Row, as_json
 from headwater.simulate.flight import FlightReport
 
@@ -122,9 +123,9 @@ def page(report: FlightReport, rows: list[Row]) -> str:
     plain = text(report, rows, width=140)
     head, _, tail = plain.partition("\nschedule as run")
     return (
-        "<!doctype html><meta charset='utf-8'><title>Flight of a layout</title>"
-        "<style>body{font:14px/1.45 sans-serif;max-width:1280px;margin:2em auto;padding:0 1em}"
-        "pre{font-size:12px;overflow-x:auto}</style>"
-        f"<h1>{escape(report.flight.parallel.describe())}</h1>{drawing}"
-        f"<pre>{escape(head)}</pre><pre>{escape('schedule as run' + tail) if tail else ''}</pre>"
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1"><title>Flight of a layout</title>'
+        f"<style>{STYLE}body{{max-width:1280px}}pre{{font-size:12px}}</style></head><body>"
+        f'<h1>{escape(report.flight.parallel.describe())}</h1><div class="wide">{drawing}</div>'
+        f"<pre>{escape(head)}</pre><pre>{escape('schedule as run' + tail) if tail else ''}</pre></body></html>\n"
     )

@@ -82,8 +82,8 @@ class Timeline:
         colours = {"F": (211, 70), "B": (152, 45), "I": (152, 45), "W": (35, 80)}
         scale = (width - 60) / (self.makespan or 1.0)
         parts = [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" '
-            f'font-size="9"><rect width="{width}" height="{height}" fill="white"/>'
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
+            f'height="{height}" font-family="sans-serif" font-size="9" fill="currentColor">'
         ]
         parts += [
             f'<text x="4" y="{row * rank + row / 2 + 3:.0f}" font-size="11">rank {rank}</text>' for rank in range(ranks)
