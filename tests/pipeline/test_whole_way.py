@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,10 @@ from headwater.pipeline.status import lineage_of, status
 from headwater.pipeline.summary import summary, summary_text
 from headwater.pipeline.tracing import trace
 from headwater.train.run_folder import RunFolder
+from tests.cli.conftest import call
 from tests.pipeline.conftest import RECIPE, make_corpus
+
+__all__ = ["call"]
 
 
 @pytest.fixture(scope="module")
@@ -120,6 +124,31 @@ def test_status_is_done_and_turns_stale_with_the_reason(whole: Whole) -> None:
     assert states["train"] == ("stale", "train.optimizer.lr: 0.0003 -> 0.01")
     assert states["evaluate"][0] == states["export"][0] == "stale"
     assert states["export"][1] == "export.dtype: float32 -> float16"
+
+
+def test_a_bit_that_flipped_on_the_disk_is_found_when_contents_are_checked(whole: Whole, call: Any) -> None:
+    recipe, workspace, result = whole
+    (weights,) = result.export_folder.glob("*.safetensors")
+    run = RunFolder(result.run_folder)
+    state = next(path for path in run.checkpoints()[-1].path.iterdir() if path.name.endswith(".distcp"))
+    on_recipe = ("status", recipe, "--workspace", workspace, "--verify")
+    assert "everything is up to date" in call(*on_recipe).stdout
+    kept = {path: path.read_bytes() for path in (weights, state)}
+    try:
+        for path, data in kept.items():
+            path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+        assert call("status", recipe, "--workspace", workspace, "--json").json["up_to_date"] is True, "sizes are right"
+        told = call(*on_recipe, "--json", code=1).json
+        damaged = {stage["stage"]: stage["note"] for stage in told["stages"] if stage["state"] == "damaged"}
+        assert sorted(damaged) == ["export", "train"]
+        assert "model.safetensors has other content than its SHA-256 says" in damaged["export"]
+        assert f"{state}: content has changed" in damaged["train"]
+        text = call("status", "--workspace", workspace, "--verify", code=1).stdout
+        assert text.count("damaged") == 2
+        assert "run again: the stage rebuilds it" in text
+    finally:
+        for path, data in kept.items():
+            path.write_bytes(data)
 
 
 def test_lineage_of_the_export_passes_the_checkpoint_and_ends_at_raw_content(whole: Whole) -> None:

@@ -8,7 +8,7 @@ In: a workspace, with or without a recipe. Out: plain JSON values and lines for 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +16,23 @@ from headwater.core.artifacts import Artifact, ArtifactStore
 from headwater.core.errors import HeadwaterError, InputError
 from headwater.core.lineage import lineage
 from headwater.core.locks import lock_owner
+from headwater.core.progress import Reporter
 from headwater.core.recipe import Loaded
 from headwater.pipeline.resolve import STATE_HELP, Resolver, brief_counts
 from headwater.pipeline.schema import Recipe, load
 from headwater.pipeline.stages import STAGES
+from headwater.pipeline.verify import damages
 from headwater.train.run_folder import RunFolder
 
 
-def status(loaded: Loaded[Recipe], workspace: Path) -> dict[str, Any]:
-    """How far each stage of a recipe is: done, running, partial, stale, missing or waiting."""
-    stages = [resolved.to_json() for resolved in Resolver(loaded.config, workspace).all()]
+def status(loaded: Loaded[Recipe], workspace: Path, verify: Reporter | None = None) -> dict[str, Any]:
+    """How far each stage of a recipe is: done, running, partial, stale, missing or waiting. `verify`: also read what is
+    there, and tell it what is; what has changed on the disk is damaged."""
+    found = Resolver(loaded.config, workspace).all()
+    stages = [resolved.to_json() for resolved in found]
+    if verify is not None:
+        made = [one.artifact or one.run for one in found]
+        _mark(stages, damages([thing for thing in made if thing is not None], verify))
     return {
         "recipe": loaded.source,
         "workspace": str(workspace),
@@ -49,8 +56,14 @@ def status_text(facts: dict[str, Any], options: Sequence[str] = ()) -> str:
     return "\n".join(lines)
 
 
-def overview(workspace: Path) -> dict[str, Any]:
-    """Everything in a workspace: artifacts of every stage, committed and partial, and runs."""
+def _mark(items: list[dict[str, Any]], damaged: Mapping[Path, str]) -> None:
+    for item in items:
+        if item["path"] is not None and (what := damaged.get(Path(item["path"]))) is not None:
+            item |= {"state": "damaged", "note": what}
+
+
+def overview(workspace: Path, verify: Reporter | None = None) -> dict[str, Any]:
+    """Everything in a workspace: artifacts of every stage, committed and partial, and runs. `verify` as in `status`."""
     store = ArtifactStore(workspace)
     damaged: list[dict[str, Any]] = []
 
@@ -58,6 +71,7 @@ def overview(workspace: Path) -> dict[str, Any]:
         facts = {"stage": path.parent.name, "fingerprint": path.name, "state": "damaged", "path": str(path)}
         damaged.append({**facts, "note": error.what})
 
+    committed = [artifact for stage in STAGES for artifact in store.all(stage.name, note)]
     artifacts = [
         {
             "stage": artifact.stage,
@@ -67,8 +81,7 @@ def overview(workspace: Path) -> dict[str, Any]:
             "finished": artifact.provenance.get("finished", ""),
             "counts": artifact.counts,
         }
-        for stage in STAGES
-        for artifact in store.all(stage.name, note)
+        for artifact in committed
     ]
     partial = [
         {
@@ -80,7 +93,12 @@ def overview(workspace: Path) -> dict[str, Any]:
         for stage in STAGES
         for path in store.partial(stage.name)
     ]
-    return {"workspace": str(workspace), "artifacts": [*artifacts, *partial, *damaged], "runs": list(_runs(workspace))}
+    runs = list(_runs(workspace))
+    if verify is not None:
+        found = damages([*committed, *(RunFolder(Path(run["path"])) for run in runs)], verify)
+        _mark(artifacts, found)
+        _mark(runs, found)
+    return {"workspace": str(workspace), "artifacts": [*artifacts, *partial, *damaged], "runs": runs}
 
 
 def _runs(workspace: Path) -> Iterator[dict[str, Any]]:
@@ -102,11 +120,11 @@ def overview_text(facts: dict[str, Any]) -> str:
     for item in facts["artifacts"]:
         shown = brief_counts(item.get("counts", {}))
         when = item.get("finished", "")
-        lines.append(f"  {item['stage']:<10} {item['state']:<8} {item['fingerprint']}  {when}  {shown}".rstrip())
-    lines += [
-        f"  {'run':<10} {run['state']:<8} {run['run']}  step {run['step']:,} of {run['steps']:,}"
-        for run in facts["runs"]
-    ]
+        line = f"  {item['stage']:<10} {item['state']:<8} {item['fingerprint']}  {when}  {shown}".rstrip()
+        lines.append(f"{line}  {item['note']}" if item.get("note") else line)
+    for run in facts["runs"]:
+        line = f"  {'run':<10} {run['state']:<8} {run['run']}  step {run['step']:,} of {run['steps']:,}"
+        lines.append(f"{line}  {run['note']}" if run.get("note") else line)
     return "\n".join(lines if len(lines) > 1 else [*lines, "  empty: `headwater run RECIPE` fills it"])
 
 

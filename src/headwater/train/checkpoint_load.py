@@ -9,11 +9,9 @@ ranks each checks a share of the files, and what one finds damaged is damaged fo
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from headwater.core.errors import CorruptArtifactError
-from headwater.core.files import sha256_file
 from headwater.core.jsonl import json_fault, parse_json
 from headwater.parallel.agreement import Ranks
 from headwater.train.run_folder import MANIFEST, MEND_CHECKPOINT, CheckpointRef
@@ -47,26 +45,10 @@ def _load_share(ref: CheckpointRef, share: int, shares: int) -> LoadedCheckpoint
             where=str(ref.path / MANIFEST),
             mend="load it with the version of Headwater that wrote it",
         )
-    for number, (name, facts) in enumerate(sorted(manifest["files"].items())):
-        path = ref.path / name
-        _check_size(path, facts["bytes"])  # cheap, and sees what only this machine sees
-        if number % shares == share and sha256_file(path) != facts["sha256"]:
-            raise CorruptArtifactError("content has changed", where=str(path), mend=MEND_CHECKPOINT)
+    ref.verify(share, shares)
     try:
         return LoadedCheckpoint(ref, parse_json((ref.path / STATE).read_bytes()))
     except (OSError, ValueError) as error:
         raise CorruptArtifactError(
             f"state cannot be read: {json_fault(error)}", where=str(ref.path / STATE), mend=MEND_CHECKPOINT
         ) from error
-
-
-def _check_size(path: Path, expected: int) -> None:
-    try:
-        size = path.stat().st_size
-    except OSError:
-        size = None
-    if size is None or not path.is_file():
-        raise CorruptArtifactError("file is missing", where=str(path), mend=MEND_CHECKPOINT)
-    if size != expected:
-        what = f"{size:,} bytes instead of {expected:,}"
-        raise CorruptArtifactError(what, where=str(path), mend=MEND_CHECKPOINT)

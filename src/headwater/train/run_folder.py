@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from headwater.core.errors import CorruptArtifactError, InputError
-from headwater.core.files import atomic_write
+from headwater.core.files import atomic_write, sha256_file
 from headwater.core.jsonl import JsonlLog, json_fault, json_safe, parse_json, pretty_json, read_jsonl
 from headwater.core.locks import lock_owner
 from headwater.monitor.record import read_metrics
@@ -70,6 +70,29 @@ class CheckpointRef:
                 where=str(self.path / MANIFEST),
                 mend=MEND_CHECKPOINT,
             ) from error
+
+    def verify(self, share: int = 0, shares: int = 1) -> dict[str, Any]:
+        """The manifest, once every file has been held against it: sizes of all, contents of each `shares`-th from
+        `share` on. CorruptArtifactError names the file that differs."""
+        manifest = self.manifest()
+        for number, (name, facts) in enumerate(sorted(manifest["files"].items())):
+            path = self.path / name
+            _check_size(path, facts["bytes"])  # cheap, and sees what only this machine sees
+            if number % shares == share and sha256_file(path) != facts["sha256"]:
+                raise CorruptArtifactError("content has changed", where=str(path), mend=MEND_CHECKPOINT)
+        return manifest
+
+
+def _check_size(path: Path, expected: int) -> None:
+    try:
+        size = path.stat().st_size
+    except OSError:
+        size = None
+    if size is None or not path.is_file():
+        raise CorruptArtifactError("file is missing", where=str(path), mend=MEND_CHECKPOINT)
+    if size != expected:
+        what = f"{size:,} bytes instead of {expected:,}"
+        raise CorruptArtifactError(what, where=str(path), mend=MEND_CHECKPOINT)
 
 
 @dataclass(frozen=True, slots=True)
