@@ -64,7 +64,7 @@ from headwater.curate.survey import (
 TOO_SHORT = "clean.too-short"
 MARKUP = "clean.markup"
 WRONG_LANGUAGE = "language.not-accepted"
-VERSIONS = {TOO_SHORT: 1, MARKUP: 1, WRONG_LANGUAGE: 2}
+VERSIONS = {TOO_SHORT: 1, MARKUP: 1, WRONG_LANGUAGE: 3}
 """Every rule here and its version; raise it when a rule would decide otherwise than before."""
 
 _LEAST_READABLE = 40

@@ -57,7 +57,7 @@ STAGES: tuple[Stage, ...] = (
         "clean, deduplicate, split",
         "curate",
         ("curate",),
-        3,
+        4,
         "headwater.curate.stage:build_curate",
         ("collect",),
     ),
