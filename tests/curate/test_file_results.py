@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zstandard
 from typer.testing import CliRunner
 
 from headwater.cli.curate_verbs import app
@@ -222,6 +223,15 @@ def test_a_list_of_removals_that_was_cut_off_is_not_taken_for_a_shorter_one(
     removed.write_bytes(removed.read_bytes()[: int(removed.stat().st_size * share)])
     with pytest.raises(InputError, match="damaged"):
         audit(tmp_path / name)
+
+
+def test_a_list_of_removals_with_a_line_that_is_no_row_is_damaged(results: dict[str, Path], tmp_path: Path) -> None:
+    for place, line in enumerate((b"", b"[1]", b'{"rule": "x"}', b'{"id": "half')):
+        shutil.copytree(results["curated"], tmp_path / str(place))
+        removed = tmp_path / str(place) / "removed.jsonl.zst"
+        removed.write_bytes(removed.read_bytes() + zstandard.compress(line + b"\n"))
+        with pytest.raises(InputError, match=r"this file is damaged \(line \d+ is no row\)"):
+            audit(tmp_path / str(place))
 
 
 def test_the_verbs_answer_on_results_of_files(results: dict[str, Path], tmp_path: Path) -> None:

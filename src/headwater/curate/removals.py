@@ -173,13 +173,18 @@ class _Files:
 
     def _lines(self) -> Iterator[dict[str, Any]]:
         stream = RawStream(self.folder / REMOVED, format="zstd")
+        what = "" if stream.path.stat().st_size else "it is empty"  # a list of nothing has a frame
         for line in split_lines(stream.chunks(), MOST_LINE_BYTES):
             if stream.damage:
                 break
-            row = orjson.loads(line.data or b"null")
-            yield {"detail": "", **row, "shown_id": row["id"], "shown_kept_id": row["kept_id"] or ""}
-        if stream.damage or not stream.path.stat().st_size:  # a list of nothing has a frame
-            what = stream.damage.detail if stream.damage else "it is empty"
+            try:
+                row = orjson.loads(line.data or b"")
+                row = {"detail": "", **row, "shown_id": row["id"], "shown_kept_id": row["kept_id"] or ""}
+            except (ValueError, TypeError, KeyError):
+                what = f"line {line.number:,} is no row"
+                break
+            yield row
+        if what := stream.damage.detail if stream.damage else what:
             raise InputError(
                 f"this file is damaged ({what}): not all that was removed can be read",
                 where=str(stream.path),
