@@ -51,8 +51,9 @@ def smooth_max(a: Array, b: Array, power: float = 6.0) -> Array:
     return top * (1.0 + (low / np.maximum(top, 1e-30)) ** power) ** (1.0 / power)
 
 
-def _tensor_parallel(x: Cases, c: Coefficients) -> tuple[Array, Array]:
-    """Exposed seconds of tensor-parallel traffic of a layer and micro-batch: forward, backward."""
+def _tensor_parallel(x: Cases, c: Coefficients, wgrad: Array) -> tuple[Array, Array]:
+    """Exposed seconds of tensor-parallel traffic of a layer and micro-batch: forward, backward. Behind the weight
+    gradients there is room for as long as they take, `wgrad` seconds."""
     message = 2.0 * x.width * x.tokens * x.hidden
     rate = group_bandwidth(x.tp, x.domain, x.intra_bandwidth, x.nic_bandwidth, c)
     one = ring(message, x.tp, rate, 2.0, c, sync=c.tp_sync)
@@ -60,8 +61,8 @@ def _tensor_parallel(x: Cases, c: Coefficients) -> tuple[Array, Array]:
     shown = np.where(x.overlap_tp > 0, 1.0 - c.tp_hidden, 1.0)
     # Sequence parallelism gathers the layer input once more in backward, behind the input gradient: half shows.
     again = np.where(x.sequence_parallel > 0, 0.25, 0.0)
-    behind = np.where((x.overlap_wgrad > 0) & (x.overlap_tp == 0), 1.0 - c.wgrad_hidden, 1.0)
-    return pairs * one * shown, pairs * one * shown * (behind + again)
+    behind = np.where((x.overlap_wgrad > 0) & (x.overlap_tp == 0), np.minimum(c.wgrad_hidden * pairs * one, wgrad), 0.0)
+    return pairs * one * shown, pairs * one * shown * (1.0 + again) - behind
 
 
 def _context_parallel(x: Cases, c: Coefficients, core: compute.Pass) -> tuple[Array, Array]:
@@ -105,7 +106,7 @@ def step_time(x: Cases, c: Coefficients) -> StepTime:
     gemm = proj + ffn
     layer = gemm + core + light
     again = compute.recompute_forward(x, layer, core, light)
-    tp_f, tp_b = _tensor_parallel(x, c)
+    tp_f, tp_b = _tensor_parallel(x, c, layer.wgrad)
     tp_b = tp_b + x.recompute * tp_f
     cp_f, cp_b = _context_parallel(x, c, core)
     cp_b = cp_b + x.recompute * cp_f
