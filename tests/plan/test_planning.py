@@ -17,7 +17,7 @@ from headwater.core.errors import InputError
 from headwater.plan import Layout, ModelSpec, TrainSpec, compare, make_plan, parse_cluster, search, what_if, why
 from headwater.plan.build import missing_fields
 from headwater.plan.cluster import ClusterSpec, from_config
-from headwater.plan.export import megatron_flags, recipe_section, torchtitan_toml
+from headwater.plan.export import megatron_flags, recipe_section, torchtitan_flags
 from headwater.plan.hardware import accelerator, catalogue
 from headwater.plan.quantities import bandwidth, count, size
 from headwater.plan.report import html
@@ -240,9 +240,9 @@ def test_flags_of_other_trainers_say_the_same_layout() -> None:
     flags = megatron_flags(plan)
     assert "--tensor-model-parallel-size 8" in flags
     assert "--num-layers-per-virtual-pipeline-stage 3" in flags
-    toml = torchtitan_toml(plan)
-    assert 'pipeline_parallel_schedule = "Interleaved1F1B"' in toml
-    assert "data_parallel_shard_degree = 64" in toml
+    titan = torchtitan_flags(plan)
+    assert "--parallelism.pipeline_parallel_schedule Interleaved1F1B" in titan
+    assert "--parallelism.data_parallel_shard_degree 64" in titan
     with pytest.raises(InputError, match="zbv"):
         megatron_flags(make_plan(GPT3, WORK, A100S, Layout(tp=8, pp=8, dp=64, schedule="zbv", chunks=2)))
 

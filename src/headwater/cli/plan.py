@@ -163,12 +163,12 @@ def _plans(model: ModelSpec, work: TrainSpec, machines: ClusterSpec, found: Foun
 
 def _emit(plans: Iterable[Plan], kind: str) -> str:
     """The best plan that the format can say; some trainers lack a schedule or a ZeRO stage."""
-    from headwater.plan.export import megatron_flags, recipe_yaml, torchtitan_toml
+    from headwater.plan.export import megatron_flags, recipe_yaml, torchtitan_flags
 
     writers = {
         "recipe": recipe_yaml,
         "megatron": lambda plan: " \\\n  ".join(megatron_flags(plan)) + "\n",
-        "torchtitan": torchtitan_toml,
+        "torchtitan": lambda plan: " \\\n  ".join(torchtitan_flags(plan)) + "\n",
     }
     if kind not in writers:
         raise UserError(f"unknown format {kind!r}", where="--emit", mend=f"one of {', '.join(writers)}")

@@ -1,4 +1,4 @@
-"""A plan as something that starts: a recipe's `parallel` section, Megatron-LM flags, a torchtitan configuration.
+"""A plan as something that starts: a recipe's `parallel` section, flags of Megatron-LM and torchtitan.
 
 recipe_section(plan)            # {"parallel": {...}, "train": {"precision": "bf16", ...}}
 """
@@ -57,7 +57,7 @@ def recipe_yaml(plan: Plan) -> str:
 
 
 def megatron_flags(plan: Plan) -> list[str]:
-    """Arguments of Megatron-LM's `pretrain_gpt.py` (core 0.12) for the model, the layout and the batch."""
+    """Arguments of Megatron-LM's `pretrain_gpt.py` for the model, the layout and the batch; ZeRO 3 is its Megatron-FSDP."""
     m, t, x = plan.model, plan.train, plan.layout
     if x.pp > 1 and x.schedule not in ("1f1b", "interleaved_1f1b"):
         raise InputError(
@@ -97,7 +97,10 @@ def megatron_flags(plan: Plan) -> list[str]:
     if x.zero == 1:
         flags += ["--use-distributed-optimizer", "--overlap-grad-reduce", "--overlap-param-gather"]
     elif x.zero == 3:
-        flags += ["--use-custom-fsdp", "--data-parallel-sharding-strategy optim_grads_params"]
+        flags += [
+            "--use-megatron-fsdp", "--data-parallel-sharding-strategy optim_grads_params",
+            "--use-distributed-optimizer", "--no-gradient-accumulation-fusion", "--ckpt-format fsdp_dtensor",
+        ]  # fmt: skip
     if x.recompute > 0:
         flags += ["--recompute-granularity full"]
         per_stage = m.layers // x.pp
@@ -105,16 +108,24 @@ def megatron_flags(plan: Plan) -> list[str]:
         count = 1 if x.recompute == 1.0 else max(1, round(per_stage * x.recompute))
         flags += [f"--recompute-method {method}", f"--recompute-num-layers {count}"]
     elif x.recompute_light:
-        flags += ["--recompute-granularity selective", "--recompute-modules layernorm mlp_act"]
-    flags += {
-        "bf16": ["--bf16"], "fp16": ["--fp16"], "fp8": ["--bf16", "--fp8-format hybrid"],
+        # Of what is cheap to make again Megatron-LM knows the norms, and the activations of experts.
+        modules = "layernorm moe_act" if m.experts else "layernorm"
+        flags += ["--recompute-granularity selective", f"--recompute-modules {modules}"]
+    if x.zero > 0 and x.shard < x.dp:
+        flags.append(f"--num-distributed-optimizer-instances {x.dp // x.shard}")
+    precisions = {
+        "fp32": [], "tf32": [], "bf16": ["--bf16"], "fp16": ["--fp16"], "fp8": ["--bf16", "--fp8-format hybrid"],
         "mxfp8": ["--bf16", "--fp8-format e4m3", "--fp8-recipe mxfp8"],
-    }.get(t.precision, [])  # fmt: skip
-    return flags
+    }  # fmt: skip
+    if t.precision not in precisions:
+        raise InputError(
+            f"{t.precision} has no flags here", where="megatron", mend=f"--precision {', '.join(precisions)}"
+        )
+    return flags + precisions[t.precision]
 
 
-def torchtitan_toml(plan: Plan) -> str:
-    """The `[parallelism]`, `[training]` and `[activation_checkpoint]` tables of a torchtitan configuration."""
+def torchtitan_flags(plan: Plan) -> list[str]:
+    """Arguments of torchtitan 0.3 behind `--module ... --config ...`: the layout, the batch and what is recomputed."""
     t, x = plan.train, plan.layout
     names = {
         "1f1b": "1F1B", "gpipe": "GPipe", "interleaved_1f1b": "Interleaved1F1B", "zbv": "ZBVZeroBubble",
@@ -122,44 +133,44 @@ def torchtitan_toml(plan: Plan) -> str:
     }  # fmt: skip
     if x.pp > 1 and x.schedule not in names:
         raise InputError(f"torchtitan has no {x.schedule}", where="torchtitan", mend="--fix schedule=1f1b")
+    if 0.0 < x.recompute < 1.0:
+        raise InputError(
+            "torchtitan recomputes all layers or none", where="torchtitan", mend="--fix recompute=selective or full"
+        )
+    kinds = {"bf16": "bfloat16", "fp32": "float32"}
+    if t.precision not in kinds:
+        raise InputError(
+            f"torchtitan's flags do not say {t.precision}", where="torchtitan", mend="--precision bf16 or fp32"
+        )
     # torchtitan's degree is FSDP2: ZeRO-3, or ZeRO-2 where weights stay whole between forward and backward.
-    replicate = x.dp // x.shard if x.zero > 0 else x.dp
-    shard = x.shard if x.zero > 0 else 1
-    keep = "always" if x.zero == 3 and x.pp == 1 else "never"
-    per_rank = t.global_batch // x.dp
-    local = per_rank if x.pp > 1 else x.micro_batch
-    lines = [
-        "[parallelism]",
-        f"data_parallel_replicate_degree = {replicate}",
-        f"data_parallel_shard_degree = {shard}",
-        f'fsdp_reshard_after_forward = "{keep}"',
-        f"tensor_parallel_degree = {x.tp}",
-        f"context_parallel_degree = {x.cp}",
-        f"pipeline_parallel_degree = {x.pp}",
-    ]
+    parallelism: dict[str, int | str] = {
+        "data_parallel_replicate_degree": x.dp // x.shard if x.zero > 0 else x.dp,
+        "data_parallel_shard_degree": x.shard if x.zero > 0 else 1,
+        "fsdp_reshard_after_forward": "always" if x.zero == 3 and x.pp == 1 else "never",
+        "tensor_parallel_degree": x.tp,
+        "context_parallel_degree": x.cp,
+        "pipeline_parallel_degree": x.pp,
+    }
     if x.pp > 1:
-        lines += [
-            f'pipeline_parallel_schedule = "{names[x.schedule]}"',
-            f"pipeline_parallel_microbatch_size = {x.micro_batch}",
-        ]
-        if x.chunks > 1:
-            per = max(1, plan.model.layers // (x.pp * x.chunks))
-            lines.append(f"pipeline_parallel_layers_per_stage = {per}")
+        parallelism |= {
+            "pipeline_parallel_schedule": names[x.schedule],
+            "pipeline_parallel_microbatch_size": x.micro_batch,
+            "pipeline_parallel_layers_per_stage": max(1, plan.model.layers // (x.pp * x.chunks)),
+            "pipeline_parallel_first_stage_less_layers": 0,
+            "pipeline_parallel_last_stage_less_layers": 0,
+        }
     if plan.model.experts:
-        lines.append(f"expert_parallel_degree = {x.ep}")
-    mode = "full" if x.recompute == 1.0 else "selective" if x.recompute > 0 or x.recompute_light else "none"
-    option = '"op"' if x.recompute_light else f'"{max(1, round(1 / x.recompute))}"' if 0 < x.recompute < 1 else '"op"'
-    lines += [
-        "",
-        "[training]",
-        f"seq_len = {t.seq}",
-        f"local_batch_size = {local}",
-        f"global_batch_size = {t.global_batch}",
-        f"steps = {t.steps}",
-        "",
-        "[activation_checkpoint]",
-        f'mode = "{mode}"',
+        parallelism["expert_parallel_degree"] = x.ep
+    training = {
+        "seq_len": t.seq,
+        "local_batch_size": t.global_batch // x.dp if x.pp > 1 else x.micro_batch,
+        "global_batch_size": t.global_batch,
+        "steps": t.steps,
+        "mixed_precision_param": kinds[t.precision],
+    }
+    again = "full" if x.recompute == 1.0 else "selective" if x.recompute_light else "none"
+    return [
+        *(f"--training.{name} {value}" for name, value in training.items()),
+        *(f"--parallelism.{name} {value}" for name, value in parallelism.items()),
+        f"activation-checkpoint:{again}",
     ]
-    if mode == "selective":
-        lines.append(f"selective_ac_option = {option}")
-    return "\n".join(lines) + "\n"
