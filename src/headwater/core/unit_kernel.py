@@ -38,7 +38,7 @@ def _decode(data: Any, at: Any) -> Any:
 @njit(cache=True, nogil=True)
 def count_bytes(data: Any, table: Any) -> Any:
     """Units in UTF-8 bytes, uint8 [n]; `table` gives the class of each code point."""
-    count = 0
+    count: Any = 0
     last: Any = 0  # class of the character before
     inside = False  # the character before belongs to a word
     at = 0
@@ -47,9 +47,9 @@ def count_bytes(data: Any, table: Any) -> Any:
     for byte in range(0x80):
         runs[byte] = 1 if table[byte] == LATIN else 2 if byte == 32 else 0
     while at < end:
-        mark = np.int64(runs[data[at]])
+        mark: Any = np.int64(runs[data[at]])
         if mark:  # ASCII letters and spaces at once, without a branch at the end of each word: most of English
-            before = np.int64(inside)
+            before: Any = np.int64(inside)
             while mark:
                 count += mark & ~before & 1
                 before = mark

@@ -189,12 +189,12 @@ def _look(data: Any, begin: Any, end: Any, table: Any, runs: Any, phrases: Any, 
     while at < end:
         # words and Chinese characters that nothing looks for: nine of ten characters
         start_at = at
-        mark = np.int64(runs[data[at]])
+        mark: Any = np.int64(runs[data[at]])
         if mark & WORD or (mark and not indent):
-            before = WORD if inside else 0
+            before: Any = WORD if inside else 0
             if last_point < 0x80:
                 before |= np.int64(runs[32 if last_point == 9 else last_point]) & ~WORD
-            blanks = 0
+            blanks: Any = 0
             while mark and not mark & (before >> PAIRED) & SECONDS:
                 units += mark & ~before & WORD
                 blanks += mark >> 1 & 1
