@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater.curate import CurateConfig, clean_document, detect_language, language_segments, language_shares
+from headwater.curate.language import answered, identify, script_counts
 from headwater.curate.language_model import _model, _plain_walk
 
 SENTENCES = {
@@ -138,3 +139,11 @@ def test_labels_of_real_documents_are_found_again(shared_data: Path) -> None:
             total += 1
             right += detect_language(row["text"])[0] == row["lang"]
     assert right / total > 0.98
+
+
+def test_languages_asked_together_are_those_of_each_text_alone():
+    texts = ["Heute ist das Wetter sehr schön, wir gehen in den Park.", "", "今天天气很好", "Il fait beau aujourd'hui.",
+             "Сегодня хорошая погода, and we all go to the park together."]  # fmt: skip
+    together = answered([identify(text, script_counts(text)) for text in texts])
+    assert together == [answered([identify(text, script_counts(text))])[0] for text in texts]
+    assert [next(iter(found.shares), "") for found in together] == ["de", "", "zh", "fr", "en"]

@@ -20,7 +20,8 @@ ANY = CurateConfig(language={"accepted": []}, clean={"min_characters": 1})
 PIECES = [
     *"aB7é中の한 \t\n.,:;!?'_`~<&@/-()（）“”’。Ａ＜\u3000\xa0\x00\u200b\u2014\u20ac\xc3\xa9\xe4\xbd鐨锛浣",
     "```", "~~~", "://", "\n\n\n", "  ", " \n", "ICP备", "京ICP备12345678号", "Home | About us", "Back to top",
-    "返回顶部", "home", "LIKE", "分享到", "登录", "Click here to", "|", "copyright 2020", "cookies", "(c) 2019", "&copy;", "&amp;nbsp;", "<p>", "</b>", "<!--",
+    "返回顶部", "home", "LIKE", "分享到", "登录", "Click here to", "|",
+    "copyright 2020", "cookies", "(c) 2019", "&copy;", "&amp;nbsp;", "<p>", "</b>", "<!--",
     "138-1234-5678", "8.8.8.8",
     "2001:db8::1", "a.b@mail.cn", "https://a.cn/b", "`x`", "donâ€™t", "ä½\xa0å¥½", "浣犲ソ锛屼笘鐣",
     "\ud800", "😀", "1,234.5", "版权所有",

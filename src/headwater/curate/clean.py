@@ -12,7 +12,7 @@ changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -32,6 +32,8 @@ from headwater.curate.language import (
     CJK_LANGUAGES,
     CODE_LANGUAGES,
     UNKNOWN,
+    Guess,
+    answered,
     has_letters,
     identify,
     is_chinese,
@@ -114,7 +116,20 @@ def clean_document(
     extracted: bool = False,
     seen: Survey | None = None,
 ) -> Cleaned:
-    """Clean one text by a recipe's `curate` section and say what was decided.
+    """Clean one text by a recipe's `curate` section and say what was decided: see `cleaning`."""
+    return answered([cleaning(text, lang=lang, domain=domain, config=config, extracted=extracted, seen=seen)])[0]
+
+
+def cleaning(
+    text: str,
+    *,
+    lang: str = "",
+    domain: str = "",
+    config: CurateConfig = _DEFAULT,
+    extracted: bool = False,
+    seen: Survey | None = None,
+) -> Generator[str, Guess, Cleaned]:
+    """Clean one of several texts, whose languages `answered` tells together.
 
     `lang` is what the source claims; it decides for program code and for texts of no clear language. `extracted`
     says that the text comes out of an HTML extractor, so that what looks like a tag in it is text. `seen` is what a
@@ -139,7 +154,7 @@ def clean_document(
     cleaned = parts.text.strip() if options.tidy else parts.text
     if short := _too_short(cleaned, lang, options):
         return short
-    identified = identify(words, counts)
+    identified = yield from identify(words, counts)
     unclear = not identified.clear and lang not in CJK_LANGUAGES  # whose scripts leave no doubt
     shares = {lang: 1.0} if lang and (unclear or not identified.shares) else identified.shares
     found = next(iter(shares), UNKNOWN)
