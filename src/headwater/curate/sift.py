@@ -18,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headwater.core.units import count_units
-from headwater.curate.clean import Cleaned, clean_document
+from headwater.curate.clean import Cleaned, cleaning
 from headwater.curate.config import CurateConfig
+from headwater.curate.language import answered
 from headwater.curate.quality.config import QualityConfig
 from headwater.curate.survey import joined, survey_all
 
@@ -65,10 +66,12 @@ def sift(documents: Sequence[Row], config: CurateConfig) -> Batch:
     """Decide about a batch. Raises UserError for rules or a classifier that are not there."""
     encoded = [text.encode("utf-8", "surrogatepass") for _, text, *_ in documents]
     looked = survey_all(*joined(encoded))
-    cleaned = [
-        clean_document(text, lang=lang, domain=domain, config=config, extracted='"extractor"' in meta, seen=seen)
-        for (_, text, lang, domain, meta), seen in zip(documents, looked, strict=True)
-    ]
+    cleaned = answered(
+        [
+            cleaning(text, lang=lang, domain=domain, config=config, extracted='"extractor"' in meta, seen=seen)
+            for (_, text, lang, domain, meta), seen in zip(documents, looked, strict=True)
+        ]
+    )
     units = [
         seen.units if seen is not None else found.units if found.text == text else count_units(text)
         for (_, text, *_), seen, found in zip(documents, looked, cleaned, strict=True)
