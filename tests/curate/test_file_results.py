@@ -254,8 +254,11 @@ def test_units_are_left_out_where_passages_were_cut_and_not_counted(tmp_path: Pa
     write_rows(tmp_path / "in.jsonl", rows)
     dedup_files([tmp_path / "in.jsonl"], tmp_path / "out", settings=DedupSettings(methods=("ngram",)))
     shape = curation_shape(file_report(tmp_path / "out"))
-    assert shape["cut"]["ngram"]["bytes"] == shape["in"]["bytes"] - shape["out"]["bytes"] > 0
+    (cut,) = shape["cut"].values()
+    assert cut["bytes"] == shape["in"]["bytes"] - shape["out"]["bytes"] > 0
     assert "units" not in shape["out"]
+    for table in (shape["by_language"], shape["by_domain"]):
+        assert sum(row["out"]["bytes"] for row in table.values()) == shape["out"]["bytes"]
 
 
 def test_a_result_that_lost_nothing_names_no_rule(tmp_path: Path) -> None:
@@ -318,3 +321,50 @@ def test_what_lies_behind_a_link_is_read_and_a_link_to_nowhere_is_named(folder: 
     (folder / "linked" / "lost.jsonl").symlink_to(folder / "nowhere.jsonl")
     with pytest.raises(InputError, match=r"lost\.jsonl"):
         dedup_files([folder / "linked"], folder / "out")
+
+
+def test_undo_writes_over_another_result_when_it_is_told_to(folder: Path) -> None:
+    deduplicated(folder)
+    dedup_files([folder / "other.jsonl"], folder / "again")
+    call = ["undo", "minhash", str(folder / "out"), "--out", str(folder / "again")]
+    assert "another result" in str(CliRunner().invoke(app, call).exception)
+    assert CliRunner().invoke(app, [*call, "--force"]).exit_code == 0
+    assert file_report(folder / "again")["settings"]["methods"] == ["exact"]
+
+
+def test_a_rule_that_removed_nothing_is_named_by_audit_and_not_passed_over(folder: Path) -> None:
+    deduplicated(folder)
+    with pytest.raises(UserError, match=r"nothing was removed by 'exact'") as caught:
+        audit(folder / "out", rules=["dedup.exact", "exact"])
+    assert caught.value.mend == "removals are by dedup.exact"
+
+
+def test_pages_and_samples_are_written_into_folders_that_are_not_there_yet(folder: Path) -> None:
+    deduplicated(folder)
+    page, samples = folder / "new" / "page.html", folder / "newer" / "still" / "samples.jsonl"
+    assert CliRunner().invoke(app, ["report", str(folder / "out"), "--out", str(page)]).exit_code == 0
+    assert CliRunner().invoke(app, ["audit", str(folder / "out"), "--samples", str(samples)]).exit_code == 0
+    assert "dedup.exact" in page.read_text()
+    assert samples.read_text().count("dedup.exact") == 4
+
+
+def test_a_rule_that_is_none_is_said_before_anything_is_written(folder: Path) -> None:
+    done = CliRunner().invoke(
+        app, ["filter", str(folder / "in.jsonl"), "--rules", "nosuch", "--out", str(folder / "o")]
+    )
+    assert isinstance(done.exception, UserError)
+    assert "'nosuch' is neither a quality rule" in done.exception.what
+    assert not (folder / "o").exists()
+
+
+def test_a_page_has_no_column_or_table_without_a_figure_and_names_rules_as_audit_does(folder: Path) -> None:
+    with (folder / "in.jsonl").open("ab") as file:
+        file.write(b"{broken\n")
+    for verb, rule, tables in ((deduplicated, "dedup.exact", 3), (decontaminated, "decontaminate.question", 1)):
+        verb(folder, verb.__name__)
+        page = folder / f"{verb.__name__}.html"
+        CliRunner().invoke(app, ["report", str(folder / verb.__name__), "--out", str(page)])
+        text = page.read_text()
+        assert (text.count("<table>"), text.count(f"<td>{rule}</td>")) == (tables, 1)
+        assert ("<th>units</th>" in text) == (verb is deduplicated)
+        assert "1 rows that could not be used are not among them" in text

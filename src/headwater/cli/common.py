@@ -183,6 +183,14 @@ def require_out(out: Path | None, what: str) -> Path:
     return out
 
 
+def write_named(path: Path, data: bytes) -> None:
+    """Write a file where a person asked for it; folders above it are made."""
+    from headwater.core.files import atomic_write
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    atomic_write(path, data)
+
+
 def require_exists(paths: Sequence[Path]) -> None:
     """Raises InputError for the first path that does not exist."""
     for path in paths:

@@ -20,6 +20,7 @@ from headwater.cli.common import (
     refuse,
     require_exists,
     require_out,
+    write_named,
 )
 from headwater.core.errors import UserError
 
@@ -87,7 +88,6 @@ def audit(
     debug: Debug = False,
 ) -> None:
     """Replay removals drawn at random: each is decided anew from its source text, by other code."""
-    from headwater.core.files import atomic_write
     from headwater.curate.audit import audit as run_audit
     from headwater.curate.dedup.rows import dump
 
@@ -96,7 +96,7 @@ def audit(
         require_exists([labels])
     found = run_audit(folder, sample=sample, seed=seed, rules=rule or (), labels=labels)
     if samples is not None:
-        atomic_write(samples, b"".join(dump(one) + b"\n" for one in found["samples"]))
+        write_named(samples, b"".join(dump(one) + b"\n" for one in found["samples"]))
     failed = [one for one in found["samples"] if one["holds"] is False]
     shown = [{key: value for key, value in one.items() if "text" not in key} for one in failed]
     result = {**{key: value for key, value in found.items() if key != "samples"}, "failed": shown}
@@ -133,6 +133,7 @@ def undo(
         Path | None,
         typer.Option("--out", "-o", help="Of files: folder for the new result; the old one stays.", show_default=False),
     ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Of files: overwrite another result in --out.")] = False,
     workspace: Workspace = None,
     set_: Set = None,
     json_: Json = False,
@@ -143,10 +144,11 @@ def undo(
     from headwater.curate.remake import remake
 
     if (folder := _files(target, workspace, set_)) is not None:
-        _undo_files(rule, folder, require_out(out, "the new result"), json_, quiet)
+        _undo_files(rule, folder, require_out(out, "the new result"), force, json_, quiet)
         return
     corpus = _corpus(target, workspace, set_)
     refuse("--out", out is not None, "goes with the result of a verb on files; a corpus is made in its workspace")
+    refuse("--force", force, "goes with the result of a verb on files; a corpus is never overwritten")
     made = remake(corpus, undo=[rule], reporter=make_reporter(quiet=quiet))
     rules = ", ".join(made.identity["undo"])
     result = {
@@ -164,12 +166,12 @@ def undo(
     finish(result, text, as_json=json_)
 
 
-def _undo_files(rule: str, folder: Path, out: Path, json_: bool, quiet: bool) -> None:
+def _undo_files(rule: str, folder: Path, out: Path, force: bool, json_: bool, quiet: bool) -> None:
     from headwater.curate.files_again import curation_shape, undo_files
     from headwater.curate.results import file_report
 
     before = curation_shape(file_report(folder))["out"]["documents"]
-    made = undo_files(folder, rule, out, reporter=make_reporter(quiet=quiet))
+    made = undo_files(folder, rule, out, reporter=make_reporter(quiet=quiet), overwrite=force)
     after = curation_shape(made)["out"]["documents"]
     result = {"out": str(out), "was": str(folder), "undo": rule, "documents": after, "restored": after - before}
     finish(result, f"{after - before:,} documents restored, {after:,} in all: {out}", as_json=json_)
@@ -241,7 +243,6 @@ def report(
     debug: Debug = False,
 ) -> None:
     """Write a page that shows where documents, bytes, units and tokens went, and removals to read."""
-    from headwater.core.files import atomic_write
     from headwater.core.jsonl import parse_json
     from headwater.curate.audit import some_of_each_rule
     from headwater.curate.decisions import CANARIES
@@ -253,7 +254,7 @@ def report(
     if (folder := _files(target, workspace, set_)) is not None:
         shape = curation_shape(file_report(folder))
         drawn = some_of_each_rule(folder, samples) if samples else []
-        atomic_write(out, report_page(shape, None, drawn, {}, f"Result in {folder}").encode())
+        write_named(out, report_page(shape, None, drawn, {}, f"Result in {folder}").encode())
         finish({"page": str(out), "result": str(folder), "report": shape}, f"wrote {out}", as_json=json_)
         return
     corpus = _corpus(target, workspace, set_)
@@ -262,6 +263,6 @@ def report(
     tokens = tokens_of(corpus)
     drawn = some_of_each_rule(corpus.path, samples) if samples else []
     page = report_page(found, canaries, drawn, tokens, f"Curation of corpus {corpus.fingerprint}")
-    atomic_write(out, page.encode())
+    write_named(out, page.encode())
     result = {"page": str(out), "corpus": str(corpus.path), "report": found, "canaries": canaries, "tokens": tokens}
     finish(result, f"wrote {out}", as_json=json_)

@@ -20,7 +20,6 @@ from headwater.cli.common import (
     require_out,
 )
 from headwater.cli.curate import SMALL_BYTES, report_lines, require_some
-from headwater.core.errors import UserError
 
 if TYPE_CHECKING:
     from headwater.curate.config import CurateConfig
@@ -143,19 +142,12 @@ def filter_(
 
 
 def _only(config: CurateConfig, **sections: Any) -> CurateConfig:
-    """Settings that do what `sections` say and compare nothing. Raises UserError for values that make no sense."""
-    from pydantic import ValidationError
-
+    """Settings that do what `sections` say and compare nothing."""
     from headwater.curate.config import CurateConfig
 
     code = {"code_domains": config.clean.code_domains}
     sections["clean"] = {**code, **sections["clean"]}
-    try:
-        return CurateConfig.model_validate({**_NO_COMPARISON, **sections})
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise UserError(first["msg"].removeprefix("Value error, "), where=place, mend="see `--help`") from error
+    return CurateConfig.model_validate({**_NO_COMPARISON, **sections})
 
 
 def _run(

@@ -145,8 +145,9 @@ def run_command(arguments: Sequence[str]) -> int:
         if debug:
             traceback.print_exc()
         found = failure.errors(include_url=False)[0]
-        field = ".".join(map(str, found["loc"]))
-        return _fail(_error(f"{field} = {found['input']!r}: {found['msg']}", "", ""), 2, as_json)
+        reason = found["msg"].removeprefix("Value error, ")
+        what = f"{'.'.join(map(str, found['loc']))} = {found['input']!r}: {reason}"
+        return _fail(_error(what, "", "give another value: see `--help`"), 2, as_json)
     except BrokenPipeError:
         # The reader of our output left (`| head`): not an error, and nothing more can be said on stdout.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -20,7 +20,7 @@ from typing import Any
 import orjson
 import xxhash
 
-from headwater.core.errors import InputError
+from headwater.core.errors import InputError, UserError
 from headwater.curate.dedup.benchmark_files import benchmark_files
 from headwater.curate.dedup.benchmarks import Item
 from headwater.curate.evidence import clopper_pearson, covered, overlap, wilson, words
@@ -48,9 +48,11 @@ def audit(
     """Replay removals of a corpus or of files. `rules` narrows to some; `labels` is a file of samples with a person's
     `false`.
 
-    Raises InputError for a folder that is neither, or whose documents are no longer there.
+    Raises InputError for a folder that is neither, or whose documents are no longer there; UserError for a rule that
+    removed nothing.
     """
     removals = removals_in(folder)
+    _check_rules(removals, rules)
     samples = _replayed(removals, list(draw(removals.rows(), sample, seed, rules)))
     decided = [one for one in samples if one["holds"] is not None]
     by_rule = {
@@ -67,6 +69,17 @@ def audit(
         "labelled": _labelled(labels) if labels is not None else None,
         "samples": samples,
     }
+
+
+def _check_rules(removals: Removals, rules: Sequence[str]) -> None:
+    if not rules:
+        return
+    known = sorted({row["rule"] for row in removals.rows()})
+    for rule in rules:
+        if rule not in known:
+            raise UserError(
+                f"nothing was removed by {rule!r}", where="--rule", mend=f"removals are by {', '.join(known) or 'none'}"
+            )
 
 
 def some_of_each_rule(folder: Path, most: int) -> list[dict[str, Any]]:

@@ -39,6 +39,7 @@ from headwater.curate.dedup.rows import KEPT, REMOVED, REPORT, visible_files
 from headwater.curate.identity import curate_digests, raw_inputs
 from headwater.curate.report import curation_report
 from headwater.curate.results import finished, write_report
+from headwater.curate.sift import asked
 from headwater.curate.stage import collect_into, in_order
 from headwater.curate.texts import ChangedTexts
 
@@ -81,12 +82,13 @@ def curate_files(
     the others, and `document` and `kept_document`, which are ids that no two documents share. `config.split` and
     `config.shard_bytes` play no part.
 
-    Raises InputError for inputs that are not there; without `overwrite` UserError if `out` holds another result, and
-    InputError if the one of the same call is damaged.
+    Raises InputError for inputs that are not there, UserError for a rule that is none; without `overwrite` UserError if
+    `out` holds another result, and InputError if the one of the same call is damaged.
     """
     config, options = config or CurateConfig(), options or FileOptions()
     config = config.model_copy(update={"split": SplitConfig(validation=0.0)})
     collect = _collect_config(inputs, options)
+    asked(config.quality)  # a rule that is none is said before anything is written
     raw, named = raw_inputs(collect), curate_digests(config)
     key = fingerprint(
         _STAGE, VERSION, [identity(collect), identity(config), options.rewrite_text], {"raw": raw, **named}

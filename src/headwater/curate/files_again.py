@@ -25,7 +25,13 @@ _METHODS = {"ngram-document": "ngram", "ngram-passage": "ngram", "ngram-repeat":
 
 
 def undo_files(
-    folder: Path, rule: str, out: Path, *, executor: Executor | None = None, reporter: Reporter = SILENT
+    folder: Path,
+    rule: str,
+    out: Path,
+    *,
+    executor: Executor | None = None,
+    reporter: Reporter = SILENT,
+    overwrite: bool = False,
 ) -> dict[str, Any]:
     """Run the verb that wrote `folder` once more, into `out`, with what `rule` removed kept unless another rule takes
     it. Returns the new report.
@@ -37,16 +43,22 @@ def undo_files(
     if out.resolve() == folder.resolve():
         raise UserError("the old result would be lost", where=str(out), mend="give another --out")
     if report["verb"] == "curate":
-        return _curated(folder, report, rule, out, executor, reporter)
+        return _curated(folder, report, rule, out, overwrite, executor, reporter)
     if report["verb"] == "dedup":
-        return _deduplicated(folder, report, rule.removeprefix("dedup."), out, reporter)
+        return _deduplicated(folder, report, rule.removeprefix("dedup."), out, overwrite, reporter)
     raise UserError(
         f"{report['verb']} has one rule only", where=str(folder), mend="its inputs are the result without that rule"
     )
 
 
 def _curated(
-    folder: Path, report: Mapping[str, Any], rule: str, out: Path, executor: Executor | None, reporter: Reporter
+    folder: Path,
+    report: Mapping[str, Any],
+    rule: str,
+    out: Path,
+    overwrite: bool,
+    executor: Executor | None,
+    reporter: Reporter,
 ) -> dict[str, Any]:
     made_from = report["made_from"]
     config = CurateConfig.model_validate(made_from["curate"])
@@ -56,10 +68,12 @@ def _curated(
     require_same_inputs(folder, report)
     inputs = [collect.folder / path for path in collect.sources[0].paths]
     options = FileOptions(**made_from["options"])
-    return curate_files(inputs, out, config, options=options, executor=executor, reporter=reporter)
+    return curate_files(inputs, out, config, options=options, executor=executor, reporter=reporter, overwrite=overwrite)
 
 
-def _deduplicated(folder: Path, report: Mapping[str, Any], rule: str, out: Path, reporter: Reporter) -> dict[str, Any]:
+def _deduplicated(
+    folder: Path, report: Mapping[str, Any], rule: str, out: Path, overwrite: bool, reporter: Reporter
+) -> dict[str, Any]:
     said = report["settings"]
     method = _METHODS.get(rule, rule)
     if method not in said["methods"]:
@@ -71,7 +85,9 @@ def _deduplicated(folder: Path, report: Mapping[str, Any], rule: str, out: Path,
     known = {field.name for field in fields(DedupSettings)}
     settings = DedupSettings(**{name: value for name, value in said.items() if name in known})
     settings = replace(settings, methods=methods)
-    return dedup_files(report["inputs"], out, against=report["against"], settings=settings, reporter=reporter)
+    return dedup_files(
+        report["inputs"], out, against=report["against"], settings=settings, reporter=reporter, overwrite=overwrite
+    )
 
 
 def curation_shape(report: Mapping[str, Any]) -> dict[str, Any]:
@@ -80,7 +96,7 @@ def curation_shape(report: Mapping[str, Any]) -> dict[str, Any]:
     Raises UserError for `mix`, which has a plan and no losses.
     """
     if report["verb"] == "curate":
-        return dict(report)
+        return {**report, "unusable": report["collected"]["quarantined"]}
     if report["verb"] not in ("dedup", "decontaminate"):
         raise UserError(f"{report['verb']} removes by quotas", mend="its report.json has the plan")
     rows, sizes, units = report["rows"], report["bytes"], report.get("units")
@@ -89,11 +105,12 @@ def curation_shape(report: Mapping[str, Any]) -> dict[str, Any]:
     shape: dict[str, Any] = {
         "in": {"documents": rows["documents"], "bytes": sizes["documents"]},
         "out": {"documents": rows["kept"], "bytes": kept_bytes - cut},
-        "dropped": report["removed_by_rule"]
+        "dropped": {f"dedup.{rule}": lost for rule, lost in report["removed_by_rule"].items()}
         if report["verb"] == "dedup"
-        else {"decontaminate": {"documents": rows["removed"], "bytes": sizes["documents"] - kept_bytes}},
-        "cut": {"ngram": {"documents": report["passages"]["documents"], "bytes": cut}} if cut else {},
-        "edited": {"bytes": 0},
+        else {"decontaminate.question": {"documents": rows["removed"], "bytes": sizes["documents"] - kept_bytes}},
+        "cut": {"dedup.ngram-passage, ngram-repeat": {"bytes": cut}} if cut else {},
+        "edited": {},
+        "unusable": rows["unusable"],
         "by_language": _by(report.get("groups", ()), "lang"),
         "by_domain": _by(report.get("groups", ()), "domain"),
     }
@@ -113,4 +130,5 @@ def _by(groups: Any, name: str) -> dict[str, Any]:
         for side, word in (("in", "in"), ("out", "kept")):
             row[side]["documents"] += group[f"documents_{word}"]
             row[side]["bytes"] += group[f"bytes_{word}"]
+        row["out"]["bytes"] -= group["bytes_cut"]
     return table

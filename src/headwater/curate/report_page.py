@@ -7,7 +7,7 @@ In: `report.json`, `canaries.json`, samples from the audit, tokens by dataset. O
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -65,31 +65,38 @@ def _bar(share: float) -> str:
 
 
 def _waterfall(report: Mapping[str, Any]) -> str:
-    note = (
-        "<p class=note>in = kept + dropped + cut + taken by cleaning, exactly. "
-        "A unit is one CJK character, or one word or number.</p>"
-    )
-    return "<h2>Where it went</h2>" + _falls(report, [("taken by cleaning", report["edited"])]) + note
+    unit = " A unit is one CJK character, or one word or number." if "units" in report["in"] else ""
+    bad = f" {report['unusable']:,} rows that could not be used are not among them." if report.get("unusable") else ""
+    note = f"<p class=note>in = kept + dropped + cut + taken by cleaning, exactly.{unit}{bad}</p>"
+    taken = [("taken by cleaning", report["edited"])] if report["edited"] else []
+    return "<h2>Where it went</h2>" + _falls(report, taken) + note
 
 
 def _falls(report: Mapping[str, Any], taken: Sequence[tuple[str, Mapping[str, int]]]) -> str:
     """What came in, what went by which reason, and what is left, of all or of one language or domain."""
     total = report["in"]
-    rows = [("", _cells("came in", total, total))]
-    rows += [("loss", _cells(rule, lost, total)) for rule, lost in _by_size(report["dropped"])]
-    cuts = _by_size(report.get("cut", {}))
-    rows += [("loss", _cells(f"{rule} (cut)", lost, total, documents=False)) for rule, lost in cuts]
-    rows += [("loss", _cells(name, lost, total, documents=False)) for name, lost in taken]
-    rows.append(("", _cells("kept", report["out"], total)))
-    return _table(("", *_FIELDS, "share of bytes"), rows)
+    fields = [field for field in _FIELDS if field in total]
+    rows = [("", _cells("came in", total, fields, total))]
+    rows += [("loss", _cells(rule, lost, fields, total)) for rule, lost in _by_size(report["dropped"])]
+    whole = set(fields) - {"documents"}
+    parts = [*((f"{rule} (cut)", lost) for rule, lost in _by_size(report.get("cut", {}))), *taken]
+    rows += [("loss", _cells(name, lost, fields, total, shown=whole)) for name, lost in parts]
+    rows.append(("", _cells("kept", report["out"], fields, total)))
+    return _table(("", *fields, "share of bytes"), rows)
 
 
 def _by_size(rows: Mapping[str, Mapping[str, int]]) -> list[tuple[str, Mapping[str, int]]]:
     return sorted(rows.items(), key=lambda item: (-item[1]["bytes"], item[0]))
 
 
-def _cells(name: str, row: Mapping[str, int], total: Mapping[str, int], documents: bool = True) -> list[str]:
-    numbers = [f"{row[field]:,}" if field in row and (documents or field != "documents") else "" for field in _FIELDS]
+def _cells(
+    name: str,
+    row: Mapping[str, int],
+    fields: Sequence[str],
+    total: Mapping[str, int],
+    shown: Collection[str] = _FIELDS,
+) -> list[str]:
+    numbers = [f"{row[field]:,}" if field in row and field in shown else "" for field in fields]
     share = row["bytes"] / total["bytes"] if total["bytes"] else 0.0
     return [escape(name), *numbers, f"{_bar(share)}{share:.2%}"]
 
@@ -106,6 +113,8 @@ def _split_table(report: Mapping[str, Any], tokens: Mapping[str, Any]) -> str:
 
 def _groups(title: str, table: Mapping[str, Any]) -> str:
     """Each language or domain: how much of it stays, and below that where the rest went."""
+    if not table:  # the verb does not count by it
+        return ""
     rows, details = [], []
     for name, row in sorted(table.items(), key=lambda item: -item[1]["in"]["bytes"]):
         total, kept = row["in"], row["out"]

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -149,5 +149,4 @@ def loaded(config: QualityConfig) -> Classifier | None:
         return None
     from headwater.curate.quality.classifier import load
 
-    state: Any = path.stat() if path.exists() else None
-    return load(path, (state.st_mtime_ns, state.st_size) if state else (0, 0))
+    return load(path)

@@ -102,6 +102,15 @@ def test_too_few_samples_and_files_that_are_no_model_are_refused(tmp_path: Path)
         FitSettings(bits=40)
 
 
+def test_a_file_fitted_anew_is_read_anew(tmp_path: Path) -> None:
+    good, bad = samples(GOOD, 60, 1), samples(BAD, 60, 2)
+    out = tmp_path / "new" / "folder" / "m"
+    fit(good, bad, out)
+    assert load(out).scores(good[:20]).min() > 0.5
+    fit(bad, good, out)
+    assert load(out).scores(good[:20]).max() < 0.5
+
+
 def test_odd_texts_have_scores_too(tmp_path: Path) -> None:
     fit(samples(GOOD, 40, 1), samples(BAD, 40, 2), tmp_path / "m")
     odd = ["", " ", "\ud800", "😀" * 10, "字" * 200_000, "a" * 200_000, "\0\n\t"]

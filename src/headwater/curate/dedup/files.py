@@ -295,6 +295,15 @@ class _Cuts:
                 yield row, self._evidence.row(action, rule, row, int(found.kept_rows[index]), 1.0, [span], 1)
         spool.release()
 
+    def sizes(self, rows: int) -> NDArray[np.int64]:
+        """Bytes that are cut from each row that stays, int64 [rows]."""
+        found = np.zeros(rows, np.int64)
+        if self.cutting:
+            for row, part in self._by_row.items():
+                if row not in self._whole and not self._uncut[row]:
+                    found[row] = (self.passages.ends[part] - self.passages.starts[part]).sum()
+        return found
+
     def _characters(self, row: int, part: slice) -> list[list[int]]:
         """Spans in characters."""
         found, spool = self.passages, self._evidence.spool
@@ -340,6 +349,7 @@ def _report(
     sizes = np.diff(spool.offsets)
     groups = np.concatenate([*read.group_of, np.empty(0, np.uint32)])[frozen:]
     kept = gone[frozen:] == 0
+    cut = cuts.sizes(sizes.size) if cuts is not None else np.zeros(sizes.size, np.int64)
     by_group = []
     for (domain, lang), number in sorted(read.groups.items()):
         mine = groups == number
@@ -352,12 +362,12 @@ def _report(
                     "documents_kept": int((mine & kept).sum()),
                     "bytes_in": int(sizes[frozen:][mine].sum()),
                     "bytes_kept": int(sizes[frozen:][mine & kept].sum()),
+                    "bytes_cut": int(cut[frozen:][mine & kept].sum()),
                     "units_in": int(units[frozen:][mine].sum()),
                     "units_kept": int(units[frozen:][mine & kept].sum()),
                 }
             )
     bad = read.bad
-    cut_bytes = cuts.counts["cut_bytes"] if cuts is not None else 0
     return {
         "rows": {
             **row_counts(read.sources),
@@ -369,7 +379,7 @@ def _report(
         "bytes": {
             "documents": int(sizes[frozen:].sum()),
             "kept_documents": int(sizes[frozen:][kept].sum()),
-            "cut_from_kept": cut_bytes,
+            "cut_from_kept": int(cut.sum()),
         },
         "units": {"documents": int(units[frozen:].sum()), "kept_documents": int(units[frozen:][kept].sum())},
         "removed_by_rule": {rule: {"documents": count, "bytes": size} for rule, (count, size) in sorted(rules.items())},

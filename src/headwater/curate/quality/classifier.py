@@ -87,6 +87,7 @@ def fit(positive: Sequence[str], negative: Sequence[str], out: Path, settings: F
     Raises UserError for too few samples or for texts that stand on both sides.
     """
     settings = settings or FitSettings()
+    out.parent.mkdir(parents=True, exist_ok=True)
     texts, labels, both = _samples(positive, negative)
     for name, count in (("positive", int(labels.sum())), ("negative", int((1 - labels).sum()))):
         if count < LEAST_SAMPLES:
@@ -220,10 +221,18 @@ def _save(found: Classifier, out: Path) -> None:
     atomic_write(out, save({"weights": found.weights}, metadata={_ENTRY: text}))
 
 
+def load(path: Path) -> Classifier:
+    """Read a classifier; a file that has not changed is not read again. Raises InputError for a file that is not there
+    or none."""
+    try:
+        state = path.stat()
+    except OSError as error:
+        raise InputError(f"cannot read the quality classifier: {error}", where=str(path), mend=_MEND) from error
+    return _load(path, (state.st_mtime_ns, state.st_size, state.st_ino))
+
+
 @lru_cache(maxsize=4)
-def load(path: Path, stamp: tuple[int, int] = (0, 0)) -> Classifier:
-    """Read a classifier; `stamp` (time and size) makes a changed file be read again. Raises InputError for a file that
-    is not there or none."""
+def _load(path: Path, stamp: tuple[int, int, int]) -> Classifier:
     from safetensors import SafetensorError, safe_open
 
     try:
