@@ -43,7 +43,7 @@ from headwater.curate.sift import asked
 from headwater.curate.stage import collect_into, in_order
 from headwater.curate.texts import ChangedTexts
 
-VERSION = 3
+VERSION = 4
 EVIDENCE = ("action", "rule", "version", "score", "spans", "spans_total", "detail")
 _WORK, _STAGE = ".work", "curate-files"
 
