@@ -65,7 +65,7 @@ def until_stopped(serve: Callable[[], object] | None = None) -> Stopped | None:
     def end(*_: object) -> None:
         raise _Ended
 
-    handlers = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: end}
+    handlers: dict[signal.Signals, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: end}
     before = {sign: signal.signal(sign, handler) for sign, handler in handlers.items()}
     try:
         (serve or threading.Event().wait)()
