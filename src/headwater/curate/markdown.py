@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
-_FENCE = re.compile(r"[ \t]*(`{3,}|~{3,})([^\n]*)")
+_FENCE = re.compile(r"[ \t]*+(`{3,}+|~{3,}+)([^\n]*+)")
 _FENCE_LINE = re.compile(r"\n" + _FENCE.pattern)  # begins with a character: that is found fast
-_INLINE_CODE = re.compile(r"(`[^`\n]+`)")
+_INLINE_CODE = re.compile(r"(`[^`\n]++`)")
 _REST = r"://[^\s<>\"'`)\u3000-\u9fff\uff00-\uffef]+"
-_CODE_OR_ADDRESS = re.compile(rf"(`[^`\n]+`|https?{_REST}|ftp{_REST})")  # each begins with a character: twice as fast
+_CODE_OR_ADDRESS = re.compile(rf"(`[^`\n]++`|https?{_REST}|ftp{_REST})")  # each begins with a character: twice as fast
 
 
 def split_fences(text: str) -> list[str]:

@@ -173,8 +173,13 @@ def tidied_all(texts: Sequence[str]) -> list[str]:
     """Each of several texts as `tidied` makes it, by one call of what is compiled."""
     if (compiled := kernels(sum(map(len, texts)))) is None:
         return [tidy_lines(text) for text in texts]
-    data, offsets = joined([text.encode("utf-8", "surrogatepass") for text in texts])
+    encoded = [text.encode("utf-8", "surrogatepass") for text in texts]
+    data, offsets = joined(encoded)
     out, ends = np.empty(data.size, np.uint8), np.empty(len(texts) + 1, np.int64)
     compiled.tidy_all(data, offsets, property_table(), out, ends)
     made = out[: ends[-1]].tobytes()
-    return [made[start:end].decode("utf-8", "surrogatepass") for start, end in pairwise(ends.tolist())]
+    found = []
+    for text, before, (start, end) in zip(texts, encoded, pairwise(ends.tolist()), strict=True):
+        same = end - start == len(before) and b"\t" not in before  # spaces are taken away, a tab becomes one
+        found.append(text if same else made[start:end].decode("utf-8", "surrogatepass"))
+    return found
