@@ -54,6 +54,15 @@ def sniff(head: bytes) -> str:
     return "plain"
 
 
+def format_of(path: Path) -> str:
+    """What `sniff` says of a file; "" if it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            return sniff(file.read(8))
+    except OSError:
+        return ""
+
+
 class RawStream:
     """One pass over a raw file from byte `start` on. `format` "plain" takes the bytes as they are.
 
