@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -139,12 +140,27 @@ def test_case_counts_agree_with_the_specification() -> None:
         {"layers": 4, "hidden": 512, "heads": 8, "vocab": 10**12},
         {"layers": 4, "hidden": 512, "vocab": 100},
         {"layers": 4, "hidden": 512, "heads": 8, "vocab": 100, "colour": 3},
+        {"layers": "a", "hidden": 512, "heads": 8, "vocab": 100},
+        {"layers": 4, "hidden": float("nan"), "heads": 8, "vocab": 100},
+        {"layers": 4, "hidden": 512, "heads": 8, "vocab": float("inf")},
+        {"layers": 4, "hidden": 512, "heads": 8, "vocab": 100, "head_dim": -64},
+        {"layers": 4, "hidden": 512, "heads": 8, "vocab": 100, "window": -5},
+        {"layers": 4, "hidden": 512, "heads": 8, "vocab": 100, "kv_heads": -8},
+        {"layers": 4, "hidden": 512, "heads": 8, "vocab": 100, "shared_ffn": 1.5},
         {"layers": 4, "hidden": 512, "heads": 8, "vocab": 100, "experts": 4, "topk": 8, "expert_ffn": 64},
     ],
 )
 def test_absurd_models_are_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(InputError):
         ModelSpec.from_fields(**fields)
+
+
+@pytest.mark.parametrize("text", ["[]", "3", "x", '"llama"'])
+def test_a_file_that_is_no_configuration_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(InputError, match="model configuration") as error:
+        ModelSpec.from_file(tmp_path)
+    assert error.value.mend
 
 
 def test_an_unknown_model_type_is_refused_with_the_known_ones() -> None:

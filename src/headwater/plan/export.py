@@ -57,7 +57,7 @@ def recipe_yaml(plan: Plan) -> str:
 
 
 def megatron_flags(plan: Plan) -> list[str]:
-    """Arguments of Megatron-LM's `pretrain_gpt.py` for the model, the layout and the batch; ZeRO 3 is its Megatron-FSDP."""
+    """Arguments of Megatron-LM's `pretrain_gpt.py` for the model, the layout and the batch."""
     m, t, x = plan.model, plan.train, plan.layout
     if x.pp > 1 and x.schedule not in ("1f1b", "interleaved_1f1b"):
         raise InputError(

@@ -8,6 +8,7 @@ Counts are exact for the public configurations in `tests/plan/test_counts.py`, c
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -24,6 +25,10 @@ ALIASES = {
     "tie_word_embeddings": "tied",
 }  # fmt: skip
 LARGEST = {"layers": 10_000, "hidden": 1_000_000, "heads": 10_000, "vocab": 100_000_000, "ffn": 10_000_000}
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int | float) and 0 <= value < math.inf and value == int(value)
 
 
 @dataclass(frozen=True)
@@ -67,6 +72,10 @@ class ModelSpec:
     other: int = 0  # parameters of none of these: biases, and the dense layer of an encoder's head
 
     def __post_init__(self) -> None:
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if f.type == "int" and f.name != "other" and not _is_count(value):
+                raise InputError(f"{f.name} is {value!r}", where="model", mend="a whole number, not below zero")
         object.__setattr__(self, "kv_heads", self.kv_heads or self.heads)
         object.__setattr__(self, "head_dim", self.head_dim or self.hidden // max(self.heads, 1))
         object.__setattr__(self, "value_dim", self.value_dim or self.head_dim)
@@ -104,7 +113,7 @@ class ModelSpec:
         missing = [name for name in ("layers", "hidden", "heads", "vocab") if name not in named]
         if missing:
             raise InputError(f"the model lacks {', '.join(missing)}", where="model")
-        named.setdefault("ffn", 0 if named.get("experts") else 4 * int(named["hidden"]))
+        named.setdefault("ffn", 0 if named.get("experts") else 4 * named["hidden"])
         return cls(**named)
 
     @classmethod
@@ -123,7 +132,13 @@ class ModelSpec:
         try:
             config = json.loads(file.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            raise InputError(f"cannot read a model configuration: {error}", where=str(file)) from error
+            raise InputError(
+                f"cannot read a model configuration: {error}", where=str(file), mend="give a Hugging Face config.json"
+            ) from error
+        if not isinstance(config, Mapping):
+            raise InputError(
+                "a model configuration is a mapping of fields", where=str(file), mend="give a Hugging Face config.json"
+            )
         return cls.from_hf_config(config, name=file.parent.name if file.name == "config.json" else file.stem)
 
     # Parameters -----------------------------------------------------------------------------------------------------
