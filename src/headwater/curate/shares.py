@@ -36,8 +36,8 @@ from headwater.curate.sources import ShardPlan, is_compressed_name
 from headwater.curate.streams import format_of
 
 MOST_SHARES = 16
-"""With more, little is gained, for all decompress the whole stream: of the 16 to 18 s of work on a gigabyte of JSON Lines in
-Zstandard, a worker has 3.9 as one of 4, 2.3 as one of 16 and 2.1 as one of 32."""
+"""With more, little is gained, for all decompress the whole stream: of 16 to 18 s of work on a gigabyte of JSON Lines
+in Zstandard, a worker has 3.9 as one of 4, 2.3 as one of 16 and 2.1 as one of 32."""
 
 LINES = ("jsonl", "text", "markdown")
 """Kinds that are not worth sharing in bzip2: decompressing is more than half of the work on them, and two workers are
