@@ -182,7 +182,9 @@ def test_shares_of_domains_and_languages_that_exclude_each_other_are_refused(apa
         (["--languages", "fr=1"], "no text in language 'fr'"),
         (["--weights", "papers=1"], "no domain 'papers'"),
         (["--languages", "=1"], "'=1' is no NAME=NUMBER"),
-        (["--weights", "web=1", "--total", "5000"], "would give 2,500 units"),
+        (["--weights", "web=1", "--total", "5e3"], "would give 2,500 units"),
+        (["--total", "2.5"], "'2.5' is no whole number"),
+        (["--total", "-1"], "total is -1"),
     ],
     ids=" ".join,
 )

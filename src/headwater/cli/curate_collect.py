@@ -77,7 +77,9 @@ def mix(
     weights: Annotated[
         str, typer.Option(help="Shares of domains, such as web=0.6,books=0.4.", show_default="as large as each is")
     ] = "",
-    total: Annotated[int, typer.Option(min=0, help="How much, in units or tokens; 0: what the caps allow.")] = 0,
+    total: Annotated[
+        str, typer.Option(help="How much, in units or tokens, such as 2e9; 0: what the caps allow.")
+    ] = "0",
     max_repeats: Annotated[
         str, typer.Option(help="Most passes over the rows: 4, or by domain books=4,web=1.", show_default="1")
     ] = "",
@@ -112,7 +114,8 @@ def mix(
     require_exists([*inputs, *([tokenizer] if tokenizer else [])])
     require_beside(inputs, folder)
     options = MixOptions(
-        weights=_shares(weights, "--weights"), total=total, max_repeats=_repeats(max_repeats), fill=fill,
+        weights=_shares(weights, "--weights"), total=_whole(total, "--total"),
+        max_repeats=_repeats(max_repeats), fill=fill,
         priority=tuple(name.strip() for name in priority.split(",") if name.strip()),
         languages=_shares(languages, "--languages"), language_temperature=language_temperature, seed=seed,
         text_field=text_field, id_field=id_field, domain_field=domain_field,
@@ -158,6 +161,16 @@ def _repeats(given: str) -> dict[str, float]:
     if number is None:
         raise UserError(f"{given!r} is no number", where="--max-repeats", mend="such as 4, or books=4,web=1")
     return {"": number}
+
+
+def _whole(given: str, option: str) -> int:
+    """`2000000000` and `2e9` as a recipe reads them. UserError for what is no whole number."""
+    from headwater.core.recipe_source import scalar
+
+    number = scalar(given)
+    if not isinstance(number, int) or isinstance(number, bool):
+        raise UserError(f"{given!r} is no whole number", where=option, mend="such as 2000000000, or 2e9")
+    return number
 
 
 def _number(given: str) -> float | None:
