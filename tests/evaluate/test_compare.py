@@ -112,6 +112,14 @@ def test_a_line_that_is_no_record_is_named(tmp_path: Path, line: str) -> None:
     assert caught.value.where == f"{path}:4"
 
 
+def test_a_file_that_is_no_record_says_which_are(tmp_path: Path) -> None:
+    a = write(tmp_path / "a", "piqa", [1, 0])
+    (a / "results.json").write_text('{\n "tasks": {}\n}\n')
+    with pytest.raises(InputError) as caught:
+        compare(a / "results.json", a)
+    assert "records/TASK.jsonl" in caught.value.mend
+
+
 def test_items_with_the_same_id_and_question_are_paired_one_by_one(tmp_path: Path) -> None:
     a, b = write(tmp_path / "a", "piqa", [1, 0, 1]), write(tmp_path / "b", "piqa", [1, 0, 1])
     for folder in (a, b):

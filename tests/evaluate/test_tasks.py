@@ -95,6 +95,15 @@ def test_a_run_repeats_exactly_and_its_fingerprint_moves_with_the_protocol_alone
     assert one.protocol["reads"]["tokenizer"] == backend.engine.tokenizer.sha256[:16]
 
 
+def test_records_that_are_read_again_give_the_figures_in_the_same_order(
+    backend: LocalBackend, rivers: TaskSpec, tmp_path: Path
+) -> None:
+    first, again = (
+        run_task(rivers, backend, folder=tmp_path / "data", records=tmp_path / "rivers.jsonl") for _ in range(2)
+    )
+    assert list(first.metrics.items()) == list(again.metrics.items())
+
+
 def test_records_of_another_protocol_or_other_weights_are_refused(
     backend: LocalBackend, rivers: TaskSpec, tmp_path: Path
 ) -> None:

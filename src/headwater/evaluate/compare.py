@@ -56,7 +56,10 @@ def read_records(path: Path) -> dict[str, TaskRecords]:
         files = sorted(folder.glob("*.jsonl"))
     found: dict[str, TaskRecords] = {}
     for file in files:
-        head, *rows = list(read_jsonl(file)) or [{}]
+        try:
+            head, *rows = list(read_jsonl(file)) or [{}]
+        except InputError as error:
+            raise InputError(error.what, where=error.where, mend="name a whole records/TASK.jsonl") from error
         if not isinstance(head, dict) or "task" not in head or "fingerprint" not in head:
             if path.is_file():
                 raise InputError("is no file of items' records", where=str(file), mend="name records/TASK.jsonl")

@@ -60,7 +60,7 @@ def _all(records: Records, names: Sequence[str]) -> dict[str, Figure]:
     for record in records:
         for name, value in record["metrics"].items():
             values[name].append(value)
-    found = {name: mean(measured) for name, measured in values.items()}
+    found = {name: mean(values[name]) for name in sorted(values)}  # of records read again, keys come sorted
     for name in names:
         if name in AGGREGATES and records:
             found |= AGGREGATES[name](records)
