@@ -17,6 +17,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headwater.core.documents import Document
 from headwater.core.executor import InlineExecutor
 from headwater.core.files import free_bytes
 from headwater.core.progress import SILENT
@@ -24,7 +25,7 @@ from headwater.core.shards import ShardFolder
 from headwater.core.stage import StageContext
 from headwater.curate.collect import CollectTask
 from headwater.curate.config import CollectConfig
-from headwater.curate.share_tasks import Piece, ShareTask, read_share
+from headwater.curate.share_tasks import Piece, Scratch, ShareTask, kept_sizes, read_share
 from headwater.curate.shares import collect_all, cut_shards, share_counts, with_room
 from headwater.curate.sources import plan_shards
 from headwater.curate.stage import collect_into
@@ -285,6 +286,14 @@ def test_without_room_for_scratch_files_one_worker_reads(tmp_path: Path) -> None
         context = StageContext(tmp_path, Three(), told)
         assert with_room([CollectTask(made, ShardFolder(tmp_path), SHARD_BYTES)], [3], context) == [of]
         assert said in told.lines[0]
+
+
+def test_a_block_of_tiny_documents_is_not_held_whole(tmp_path: Path) -> None:
+    with Scratch(tmp_path / "a.arrow") as scratch:
+        for number in range(10_000):
+            scratch.add(3 if number < 9000 else 8, Document(str(number), "甲乙", "web"))
+    assert scratch.blocks == [(3, 4096, 6 * 4096), (3, 4096, 6 * 4096), (3, 808, 6 * 808), (8, 1000, 6000)]
+    assert kept_sizes(tmp_path / "a.arrow", 2).tolist() == [6] * 808
 
 
 @given(st.lists(st.lists(st.integers(0, 30), min_size=1, max_size=8), max_size=12), st.integers(1, 60))

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from headwater.core.documents import SCHEMA, Document, document_columns
+from headwater.core.documents import ROW_GROUP_DOCUMENTS, SCHEMA, Document, document_columns
 from headwater.core.files import disk_errors
 from headwater.core.shards import ShardFolder
 from headwater.curate.collect import (
@@ -50,7 +50,7 @@ class ShareTask:
 
     @property
     def texts(self) -> Path:
-        """Its documents, a record batch for each block that has some."""
+        """Its documents, in record batches."""
         return self.collect.out.dir / self.name("arrow")
 
 
@@ -91,7 +91,7 @@ def read_share(task: ShareTask) -> dict[str, Any]:
     share = Share(task.number, task.of, max(1, min(BLOCK_BYTES, task.collect.shard_bytes // 4)))
     quarantine, texts = out.temp(part), out.temp(name)
     try:
-        with disk_errors(texts), open(quarantine, "wb") as rows, _Scratch(texts) as scratch:
+        with disk_errors(texts), open(quarantine, "wb") as rows, Scratch(texts) as scratch:
 
             def reject(line: bytes) -> None:
                 rows.write(b"%d\t" % share.block + line)
@@ -106,8 +106,9 @@ def read_share(task: ShareTask) -> dict[str, Any]:
         texts.unlink(missing_ok=True)
 
 
-class _Scratch:
-    """Documents in record batches of a block each. `blocks` lists block, documents and bytes of text of each."""
+class Scratch:
+    """Documents in record batches, each of one block and, for memory's sake, no more than fit in a row group. `blocks`
+    lists block, documents and bytes of text of each batch."""
 
     def __init__(self, path: Path) -> None:
         self.blocks: list[tuple[int, int, int]] = []
@@ -116,7 +117,7 @@ class _Scratch:
         self._writer = pa.ipc.new_file(path, SCHEMA, options=pa.ipc.IpcWriteOptions(compression="lz4"))
 
     def add(self, block: int, document: Document) -> None:
-        if block != self._block:
+        if block != self._block or len(self._rows) >= ROW_GROUP_DOCUMENTS:
             self._flush()
             self._block = block
         self._rows.append(document)
@@ -128,7 +129,7 @@ class _Scratch:
             self.blocks.append((self._block, batch.num_rows, int(text_sizes(batch).sum())))
             self._rows.clear()
 
-    def __enter__(self) -> _Scratch:
+    def __enter__(self) -> Scratch:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
