@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from headwater.cli.main import run_command
 from headwater.model import EncoderConfig, ModelConfig
-from headwater.plan import Layout, TrainSpec, parse_cluster
+from headwater.plan import Layout, TrainSpec, make_plan, parse_cluster, search
 from headwater.plan.build import one_case, scalars
 from headwater.plan.traffic import wire_bytes
+from headwater.simulate.compare import compare
 from headwater.simulate.flight import fly
-from headwater.simulate.layouts import model_of
+from headwater.simulate.layouts import layout_of, model_of
 from tests.simulate.test_flight import MODEL, flight, wire
 
 RECIPE = """schema: 1
@@ -109,3 +111,26 @@ def test_hybrid_sharding_sends_what_the_planner_says() -> None:
     sent = sum(flow["wire_bytes"] for flow in report.flows[0] if flow["axis"] in ("dp_shard", "dp_replicate"))
     assert sent == pytest.approx(planned["dp"], rel=0.08)
     assert wire(report, "dp_replicate", "all_reduce") > 0
+
+
+def test_fp8_flies_with_as_many_products_as_bf16() -> None:
+    half, eighth = (fly(replace(flight(rows=4, dp_shard=2), precision=kind), jobs=1) for kind in ("bf16", "fp8"))
+    assert eighth.ranks[0].flops == pytest.approx(half.ranks[0].flops, rel=0.01)
+
+
+@pytest.mark.parametrize("schedule", ["zbv", "dualpipev"])
+def test_the_planner_knows_what_a_folded_model_holds_and_sends(schedule: str) -> None:
+    """Rank 0 has embedding and head, and rank 1 neither; recompute saves little where the backward pass is split."""
+    deep = MODEL.model_copy(update={"num_hidden_layers": 8, "vocab_size": 4096})
+    selective = flight().config.model_copy(update={"activation_checkpointing": "selective"})
+    flown = replace(flight(rows=8, dp_shard=2, pp=2, schedule=schedule, virtual_stages=2), model=deep, config=selective)
+    report = fly(flown, jobs=1)
+    layout = layout_of(flown.parallel, selective, 8, 1)
+    plan = make_plan(model_of(deep, "m"), TrainSpec(1e6, 64, 16), parse_cluster("a100:4x1"), layout)
+    rows = {(row.stage, row.figure): row for row in compare(report, plan)}
+    for stage in ("first", "last"):
+        assert rows[stage, "traffic pp"].ratio == pytest.approx(1.0, abs=0.05)
+        assert rows[stage, "traffic dp"].ratio == pytest.approx(1.0, abs=0.2)
+    assert "recompute_split" in {warning["name"] for warning in plan.data["warnings"]}
+    found = search(model_of(deep, "m"), TrainSpec(1e6, 64, 64), parse_cluster("a100:4x1"), knobs={"schedule": schedule})
+    assert all(not layout.recompute_light and layout.recompute == 0 for layout in found.layouts)

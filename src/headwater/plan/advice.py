@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from .candidates import SPLIT_BACKWARD
 from .memory import FITS_SHARE
 from .scaling import REPEATS_USEFUL
 
@@ -80,6 +81,13 @@ def _pipeline(plan: Plan, warn: Any) -> None:
             "bubble", step["bubble_share"],
             f"the pipeline idles {step['bubble_share']:.0%} of the step: {m} micro-batches over {layout.pp} stages",
             "; ".join(mends),
+        )  # fmt: skip
+    recomputed = layout.recompute > 0 or layout.recompute_light
+    if layout.pp > 1 and recomputed and layout.schedule in SPLIT_BACKWARD and plan.train.stack.startswith("headwater"):
+        warn(
+            "recompute_split", max(layout.recompute, float(layout.recompute_light)),
+            f"{layout.schedule} computes again for input and for weight gradients: twice, and little memory is saved",
+            "recompute none, or interleaved_1f1b",
         )  # fmt: skip
     if layout.pp > 1 and m < layout.pp:
         warn("micro_batches", m, f"{m} micro-batches cannot fill {layout.pp} stages", "a larger batch or fewer stages")

@@ -25,6 +25,7 @@ RECOMPUTE = ((0.0, 0.0), (0.0, 1.0), (0.25, 0.0), (0.5, 0.0), (1.0, 0.0))
 LONG_SEQUENCE = 16384  # below it context parallelism is not tried unless asked for
 RUNNABLE_PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8")
 SPLIT_BACKWARD = ("interleaved_zero_bubble", "zbv", "dualpipev")
+SPLIT_KINDS = tuple(SCHEDULE_NAMES[name] for name in SPLIT_BACKWARD)
 KNOBS = ("tp", "pp", "dp", "cp", "ep", "chunks", "micro_batch", "zero", "shard", "schedule", "recompute", "nodes")
 
 
@@ -194,6 +195,8 @@ def _one_shape(
             dropped += 1
             continue
         for kind, chunks in _schedules(fixed, pp, model.layers, per_rank // b, only_runnable, compiled):
+            # The trainer computes again for each half of a backward pass that is split, and saves little by it.
+            split = only_runnable and kind in SPLIT_KINDS and "recompute" not in fixed
             for ep in _choose(fixed, "ep", eps):
                 for zero in zeros:
                     if zero > 1 and pp > 1 and "zero" not in fixed:
@@ -202,7 +205,7 @@ def _one_shape(
                     for shard in _shards(fixed, zero, dp, tp * cp, per_node):
                         rows.extend(
                             (tp, pp, dp, cp, ep, chunks, b, zero, shard, float(kind), share, light, nodes)
-                            for share, light in again
+                            for share, light in (RECOMPUTE[:1] if split else again)
                         )
     return dropped
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from .cases import Array, Attention, Cases
 from .counts import ffn_parameters, head_units, layer_parameters_local
-from .schedules import in_flight, stage_layers
+from .schedules import folded_here, in_flight, splits_here, stage_layers
 
 MIB, GIB = 2.0**20, 2.0**30
 # The caching allocator fragments with the activations that come and go: more where a pipeline keeps several
@@ -50,7 +50,7 @@ def activation_bytes(x: Cases) -> tuple[Array, Array]:
     drop = x.dropout
     # Norm inputs, linear inputs (fp8 keeps them in one byte) and dropout masks: split only by sequence parallelism.
     linear_input = np.where(x.quantised > 0, 1.0, 2.0)
-    again = np.asarray(x.recompute_light) > 0
+    again = (np.asarray(x.recompute_light) > 0) & ~splits_here(x)
     outside = (4.0 + np.where(again, 0.0, 2.0 * linear_input) + 2.0 * drop) * x.hidden
     q_width = np.where(x.mla > 0, x.heads * x.head_dim, x.q_dim)
     o_width = np.where(x.mla > 0, x.heads * x.value_dim, x.q_dim)
@@ -116,7 +116,8 @@ def _stage(x: Cases, layers: Array, index: Array, is_first: Array, is_last: Arra
 
     kept, again = activation_bytes(x)
     flights = in_flight(x.schedule, x.pp, x.chunks, x.microbatches, index)
-    per_layer = x.recompute * again + (1.0 - x.recompute) * kept
+    share = np.where(splits_here(x), 0.0, x.recompute)
+    per_layer = share * again + (1.0 - share) * kept
     working = np.where(x.recompute > 0, kept, 0.0)
     embedding = np.where(is_first, 2.0 * x.tokens * x.hidden * np.where(x.pp > 1, flights, 1.0), 0.0)
     embedding = embedding / np.where(x.sequence_parallel > 0, x.tp, 1.0)
@@ -141,11 +142,11 @@ def _stage(x: Cases, layers: Array, index: Array, is_first: Array, is_last: Arra
 def memory(x: Cases) -> Memory:
     """Memory of each stage and of the fullest one."""
     first, full, last = stage_layers(x.layers, x.pp, x.spread, head_units(x), x.chunks, x.schedule)
-    several = np.asarray(x.pp) > 1
+    several, folded = np.asarray(x.pp) > 1, folded_here(x)
     stages = [
-        _stage(x, first, 0.0 * x.pp, np.asarray(True), ~several),
+        _stage(x, first, 0.0 * x.pp, ~folded, ~several),
         _stage(x, full, np.minimum(1.0, x.pp - 1.0), ~several, ~several),
-        _stage(x, last, x.pp - 1.0, ~several, np.asarray(True)),
+        _stage(x, last, x.pp - 1.0, ~several | folded, np.asarray(True)),
     ]
     totals = np.stack(np.broadcast_arrays(*(sum(stage.values()) for stage in stages)))
     fullest = np.argmax(totals, axis=0)

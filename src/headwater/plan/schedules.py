@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .cases import Array, Schedule
+from .cases import Array, Cases, Schedule
 from .stage_split import rank_layers, split_layers
 
 
@@ -138,3 +138,17 @@ def _cut_as_trained(
             for values, value in zip(result, rank_layers(counts, int(stages), v_shaped=bool(v)), strict=True):
                 values[place] = value
     return result[0], result[1], result[2]
+
+
+def folded_here(x: Cases) -> Array:
+    """Where this project's trainer folds the model: rank 0 holds the embedding and the head."""
+    folded = (np.asarray(x.schedule) == Schedule.ZB_V) | (np.asarray(x.schedule) == Schedule.DUALPIPE_V)
+    return np.asarray(folded & (np.asarray(x.spread) > 2) & (np.asarray(x.pp) > 1))
+
+
+def splits_here(x: Cases) -> Array:
+    """Where this project's trainer computes gradients of inputs and of weights apart. What is computed again is made
+    for each of the two, and what the second needs is kept until then: by the simulator's count, that saves little.
+    """
+    apart = folded_here(x) | (np.asarray(x.schedule) == Schedule.INTERLEAVED_ZB)
+    return np.asarray(apart & (np.asarray(x.spread) > 2) & (np.asarray(x.pp) > 1))

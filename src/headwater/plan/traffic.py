@@ -13,7 +13,7 @@ import numpy as np
 
 from .cases import Array, Cases, Schedule
 from .counts import head_units, layer_parameters_local
-from .schedules import stage_layers
+from .schedules import folded_here, stage_layers
 
 _SEVERAL = (Schedule.INTERLEAVED, Schedule.INTERLEAVED_ZB, Schedule.ZB_V, Schedule.DUALPIPE_V)
 
@@ -21,11 +21,11 @@ _SEVERAL = (Schedule.INTERLEAVED, Schedule.INTERLEAVED_ZB, Schedule.ZB_V, Schedu
 def wire_bytes(x: Cases) -> dict[str, dict[str, Array]]:
     """By stage (`first`, `middle`, `last`) and axis (`tp`, `pp`, `cp`, `dp`)."""
     first, full, last = stage_layers(x.layers, x.pp, x.spread, head_units(x), x.chunks, x.schedule)
-    alone = np.asarray(x.pp) <= 1
+    alone, folded = np.asarray(x.pp) <= 1, folded_here(x)
     return {
-        "first": _of_stage(x, first, embedding=True, head=alone),
+        "first": _of_stage(x, first, embedding=~folded, head=alone),
         "middle": _of_stage(x, full, embedding=alone, head=alone),
-        "last": _of_stage(x, last, embedding=alone, head=True),
+        "last": _of_stage(x, last, embedding=alone | folded, head=np.asarray(True)),
     }
 
 
@@ -47,6 +47,8 @@ def _of_stage(x: Cases, layers: Array, *, embedding: Array, head: Array) -> dict
     crossings = np.where(np.isin(x.schedule, _SEVERAL), np.maximum(x.chunks, 1.0), 1.0)
     split = np.where((x.sequence_parallel > 0) | (x.scatter_gather > 0), x.tp, 1.0)
     sides = 2.0 * crossings - np.asarray(embedding) * 1.0 - np.asarray(head) * 1.0
+    # Of two ranks that a model is folded over, the other is where it turns: both its stages are its own.
+    sides = sides - 2.0 * (folded_here(x) & (np.asarray(x.pp) == 2) & ~np.asarray(embedding))
     pp = np.where(x.pp > 1, m * sides * 2.0 * x.width * x.tokens * x.hidden / split, 0.0)
     tables = np.asarray(embedding) + np.asarray(head) * (1.0 - np.asarray(embedding) * x.tied)
     held = layers * layer_parameters_local(x) + tables * x.vocab * x.hidden / x.tp

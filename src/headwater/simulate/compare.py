@@ -16,6 +16,7 @@ from typing import Any
 from headwater.parallel.config import V_SHAPED
 from headwater.plan import Plan
 from headwater.plan.build import one_case, scalars
+from headwater.plan.candidates import SPLIT_BACKWARD
 from headwater.plan.traffic import wire_bytes
 from headwater.simulate.flight import FlightReport
 
@@ -78,9 +79,8 @@ def compare(report: FlightReport, plan: Plan) -> list[Row]:
                 figures[f"traffic {axis}"] = found, wires[axis]
         for figure, (simulated, formula) in figures.items():
             close = abs(simulated - formula) <= CLOSE * max(formula, 1.0)
-            rows.append(
-                Row(stage, rank.rank, figure, simulated, formula, "" if close else _why(figure, report, plan, stage))
-            )
+            why = "" if close else _why(figure, report, plan, more=simulated > formula)
+            rows.append(Row(stage, rank.rank, figure, simulated, formula, why))
     return rows
 
 
@@ -97,18 +97,23 @@ def _stages(report: FlightReport) -> dict[int, str]:
     return {by_stage[pp_rank]: name for pp_rank, name in wanted.items() if pp_rank in by_stage}
 
 
-def _why(figure: str, report: FlightReport, plan: Plan, stage: str) -> str:
-    """What is known to differ, by figure."""
+def _why(figure: str, report: FlightReport, plan: Plan, *, more: bool) -> str:
+    """What is known to differ, by figure. `more`: the simulator found more than the planner."""
     flight = report.flight
     reasons: list[str] = []
     if figure == "traffic pp" and flight.precision in ("fp32", "tf32"):
         reasons.append("the stream between stages is float32, 4 bytes an element; the formula takes 2")
     if figure == "traffic tp" and flight.config.activation_checkpointing == "full":
         reasons.append("what is computed again stops before the last sum; the formula counts a whole forward pass")
+    split = flight.parallel.pp > 1 and flight.parallel.schedule in SPLIT_BACKWARD
+    if split and figure in ("traffic tp", "activations") and flight.config.activation_checkpointing != "none":
+        reasons.append("a backward pass that is split computes again for each half, and keeps it until the second")
+    elif split and figure == "traffic tp":
+        reasons.append("weight gradients that are made apart gather their inputs again")
     if figure == "traffic dp":
         if flight.parallel.pp > 1 and flight.parallel.virtual_stages > 3:
             reasons.append("a rank of more than three stages gives gathered weights back and gathers them again")
-        if flight.precision not in ("fp32", "tf32"):
+        if more and flight.precision not in ("fp32", "tf32"):
             reasons.append("embedding, final norm and head are gathered in float32")
     if figure == "activations":
         reasons.append(
@@ -119,7 +124,12 @@ def _why(figure: str, report: FlightReport, plan: Plan, stage: str) -> str:
         if flight.config.recompute.offload:
             reasons.append("offloaded activations are counted: the simulator has one memory")
     if figure == "weights and gradients":
-        if flight.parallel.pp > 1:
+        if more and flight.parallel.dp_shard * flight.parallel.cp > 1:
+            reasons.append(
+                "this rank's float32 weights are here, and with the optimizer in the formula; embedding and head are "
+                "gathered in float32"
+            )
+        elif flight.parallel.pp > 1:
             reasons.append("gradients and gathered weights of a chunk come and go; the formula holds all of them")
         elif flight.parallel.ranks == 1 or plan.layout.dp * plan.layout.cp == 1:
             reasons.append("float32 weights are cast to 16 bits in every forward pass, and counted as activations")
@@ -129,7 +139,7 @@ def _why(figure: str, report: FlightReport, plan: Plan, stage: str) -> str:
         reasons.append("the trainer keeps two float32 moments (and averages); the planner adds the master weights")
     if figure == "memory allocated":
         reasons.append("see the parts above")
-    return "; ".join(reasons)
+    return "; ".join(reasons) or "not by anything that is known to differ"
 
 
 def as_json(rows: list[Row]) -> list[dict[str, Any]]:

@@ -128,5 +128,7 @@ def _product_flops(func: Any, args: tuple[Any, ...]) -> float:
         batch, queries, heads, width = q.shape
         share = 1.0 if "interval" in name else 0.5
         return 4.0 * batch * heads * queries * k.shape[1] * width * share * (2.5 if backward else 1.0)
-    first, second = [value for value in args if isinstance(value, torch.Tensor)][-2:]
+    tensors = [value for value in args if isinstance(value, torch.Tensor)]
+    # `addmm` has what is added first, `_scaled_mm` its scales behind.
+    first, second = tensors[:2] if "_scaled_mm" in name else tensors[-2:]
     return 2.0 * first.numel() * second.shape[-1]
