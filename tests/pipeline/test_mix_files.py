@@ -97,6 +97,7 @@ def test_the_same_rows_are_chosen_whatever_the_order_of_the_input(corpus: Path, 
 def test_the_verb_says_its_plan_first(corpus: Path, tmp_path: Path, run_cli: RunCli) -> None:
     said = run_cli("curate", "mix", corpus, "--weights", "web=0.75,books=0.25", "--plan")
     assert "books/en: 12.5%, 200 units, 1.00 passes" in said.stderr
+    assert "1 rows could not be used\n" in said.stdout, "and names no file that was not written"
     assert not (tmp_path / "mixed").exists()
     result = run_cli("curate", "mix", corpus, "--out", "out", "--weights", "web=0.75,books=0.25", "--json").json
     assert result["taken"] == 1600

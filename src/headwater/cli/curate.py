@@ -122,10 +122,11 @@ def report_lines(folder: Path, report: dict[str, Any]) -> str:
     return "\n".join([*lines, f"kept      {folder / 'kept.jsonl.zst'}", f"removed   {folder / 'removed.jsonl.zst'}"])
 
 
-def unread_lines(folder: Path, report: dict[str, Any]) -> list[str]:
-    """What of the inputs of a verb on rows is no document, for people."""
+def unread_lines(folder: Path | None, report: dict[str, Any]) -> list[str]:
+    """What of the inputs of a verb on rows is no document, for people; without a folder nothing was written."""
     rows, empty = report["rows"], report["empty_files"]
-    lines = [f"{rows['unusable']:>12,} rows could not be used: {folder / QUARANTINE}"] if rows["unusable"] else []
+    place = f": {folder / QUARANTINE}" if folder is not None else ""
+    lines = [f"{rows['unusable']:>12,} rows could not be used{place}"] if rows["unusable"] else []
     if empty:
         more = f" and {len(empty) - SHOWN_FILES:,} more" if len(empty) > SHOWN_FILES else ""
         lines.append(f"{len(empty):>12,} files hold no row: {', '.join(empty[:SHOWN_FILES])}{more}")

@@ -135,7 +135,8 @@ def mix(
         f"{cell['taken']:>16,} {cell['passes']:>8.2f}"
         for cell in report["cells"]
     ]
-    lines += [*unread_lines(folder, report), f"{report['taken']:,} {report['unit']} in {report['rows']['kept']:,} rows"]
+    lines += unread_lines(None if plan else folder, report)
+    lines += [f"{report['taken']:,} {report['unit']} in {report['rows']['kept']:,} rows"]
     finish({"out": None if plan else str(folder), **report}, "\n".join(lines), as_json=json_)
 
 
