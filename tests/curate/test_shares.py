@@ -215,6 +215,16 @@ def test_another_number_of_workers_after_a_kill_changes_nothing(tmp_path: Path) 
     assert (counts, found) == outcome(tmp_path / "one", config, InlineExecutor())
 
 
+def test_a_share_that_was_read_is_not_read_again(tmp_path: Path) -> None:
+    path = put(tmp_path, "a.jsonl.gz", gzip.compress(ROWS))
+    (plan,) = plan_shards(config_of(tmp_path, "a.jsonl.gz", {}))
+    task = ShareTask(CollectTask(plan, ShardFolder(tmp_path / "out"), SHARD_BYTES), 1, 3)
+    facts = read_share(task)
+    path.unlink()
+    assert read_share(task) == facts
+    assert facts["documents"] > 10
+
+
 def test_a_file_that_changes_under_the_readers_is_read_again_by_one(tmp_path: Path) -> None:
     path = put(tmp_path, "a.jsonl.gz", gzip.compress(ROWS))
     config = config_of(tmp_path, "a.jsonl.gz", {})
