@@ -190,3 +190,16 @@ def test_an_empty_option_is_a_mistake_and_not_the_recipe_s_own(capsysbinary: pyt
     for option in (["--cluster", ""], ["--stack", ""], ["--deadline", "inf"], ["--budget", "nan"]):
         assert run_command(["plan", RECIPE, *option]) == 2, option
         assert b"mend:" in capsysbinary.readouterr().err
+
+
+def test_a_report_is_written_into_new_folders_and_not_over_one(
+    tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    page = tmp_path / "new" / "page.html"
+    assert run_command(["plan", RECIPE, "--report", str(page), "--quiet"]) == 0
+    assert page.read_text().startswith("<!doctype html>")
+    capsysbinary.readouterr()
+    assert run_command(["plan", RECIPE, "--report", str(tmp_path), "--quiet"]) != 0
+    said = capsysbinary.readouterr().err
+    assert str(tmp_path).encode() in said
+    assert b"a fault in Headwater" not in said

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headwater.cli.common import Debug, Json, Quiet, Set, finish, is_recipe, make_reporter
+from headwater.cli.common import Debug, Json, Quiet, Set, finish, is_recipe, make_reporter, write_named
 from headwater.core.errors import InputError, UserError
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def command(
     if found is not None:
         result["search"] = {"considered": found.considered, "fitting": found.fitting, "pareto": found.pareto}
     if report:
-        report.write_text(html(plan, found, reasons), encoding="utf-8")
+        write_named(report, html(plan, found, reasons).encode())
         make_reporter(quiet=quiet).info(f"report: {report}")
     finish(result, "\n\n".join(pieces), as_json=json_)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headwater.cli.common import Debug, Json, Quiet, Set, finish, make_reporter
+from headwater.cli.common import Debug, Json, Quiet, Set, finish, make_reporter, write_named
 from headwater.core.errors import RecipeError, UserError
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def command(
     )
     rows = compare(flown, plan) if plan is not None else []
     if report is not None:
-        report.write_text(page(flown, rows), encoding="utf-8")
+        write_named(report, page(flown, rows).encode())
         reporter.info(f"report: {report}")
     finish(values(flown, rows), text(flown, rows), as_json=json_)
 
