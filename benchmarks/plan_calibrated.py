@@ -5,7 +5,7 @@ parallel on two ranks, several sizes) go through `headwater train`, each with on
 before the first, in the middle and after the last; a run is compared with the measurement nearest to it. Prints
 predicted by measured for each run (its median step and its least disturbed quarter), and the medians of their errors.
 
-    python benchmarks/plan_calibrated.py                       # all runs: five minutes on two free cores
+    python benchmarks/plan_calibrated.py                       # all runs: ten minutes on two free cores
     python benchmarks/plan_calibrated.py --only 192,dp2 --json
 """
 
