@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -98,10 +99,13 @@ def test_a_stage_killed_again_and_again_ends_with_the_same_bytes(workspace: Path
     expected = _content(_build(workspace, "1"))
     hits = 0
     for workers in ("0", "2"):
+        command = [sys.executable, SCRIPT, workspace, workers]
         shutil.rmtree(workspace / "dataset")
-        hits += killer.kill_until_done(
-            [sys.executable, SCRIPT, workspace, workers], kills=5, shortest=0.15, longest=0.9
-        )
+        started = time.monotonic()
+        assert killer.start(command).wait(120) == 0
+        whole = time.monotonic() - started  # a kill after a fixed time comes too late on a fast machine
+        shutil.rmtree(workspace / "dataset")
+        hits += killer.kill_until_done(command, kills=5, shortest=0.25 * whole, longest=0.9 * whole)
         (artifact,) = ArtifactStore(workspace).all("dataset")
         assert _content(artifact) == expected
         TokenDataset.open(artifact).verify(deep=True)

@@ -60,6 +60,7 @@ def test_an_unknown_constant_is_refused(tmp_path: Path, capsys: pytest.CaptureFi
 def test_a_run_is_put_beside_the_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The files of a run, with steps that take what the machine file says and one that was disturbed."""
     machine = machine_of(rates(), dict.fromkeys(PROBES, 0.05), "fp32", torch.device("cpu"))
+    machine["processor"]["process_bytes"] = 500 << 20  # not what the process of these tests holds
     path = tmp_path / "machine.yaml"
     path.write_text(as_yaml(machine))
     probe = PROBES[1]
