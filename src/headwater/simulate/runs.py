@@ -19,8 +19,8 @@ from typing import Any
 from headwater.core.errors import InputError, UserError
 from headwater.model import ModelConfig
 from headwater.parallel.config import ParallelConfig
-from headwater.plan import ClusterSpec, ModelSpec, Plan, TrainSpec, make_plan
-from headwater.simulate.layouts import layout_of
+from headwater.plan import ClusterSpec, Plan, TrainSpec, make_plan
+from headwater.simulate.layouts import layout_of, model_of
 from headwater.train.config import TrainConfig
 from headwater.train.run_folder import RunFolder
 
@@ -133,7 +133,7 @@ def plan_of_run(folder: Path, cluster: ClusterSpec) -> Planned:
         notes.append(f"{parallel.ranks} ranks shared {cluster.gpus_per_node} processors: the plan gives each its own")
         cluster = cluster.with_nodes(-(-parallel.ranks // cluster.gpus_per_node))
     layout = layout_of(parallel, train, model.num_hidden_layers, started[-1]["micro_batch"])
-    return Planned(run, make_plan(_model_spec(model), work, cluster, layout), lines, notes)
+    return Planned(run, make_plan(model_of(model, run.run_id), work, cluster, layout), lines, notes)
 
 
 def compare_run(folder: Path, cluster: ClusterSpec) -> Beside:
@@ -154,18 +154,4 @@ def compare_run(folder: Path, cluster: ClusterSpec) -> Beside:
         predicted_bytes=float(held["device_bytes" if cluster.processor else "allocated_bytes"]),
         measured_bytes=planned.measured_bytes,
         notes=planned.notes,
-    )
-
-
-def _model_spec(model: ModelConfig) -> ModelSpec:
-    return ModelSpec.from_fields(
-        layers=model.num_hidden_layers,
-        hidden=model.hidden_size,
-        heads=model.num_attention_heads,
-        kv_heads=model.num_key_value_heads,
-        head_dim=model.head_dim,
-        ffn=model.intermediate_size,
-        vocab=model.true_vocab_size,
-        tied=model.tie_word_embeddings,
-        qk_norm=model.qk_norm,
     )
