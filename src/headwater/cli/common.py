@@ -29,6 +29,7 @@ RECIPE_SUFFIXES = (".yaml", ".yml")
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say only warnings and the result.")]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite another result in --out.")]
 Workspace = Annotated[
     Path | None,
     typer.Option(

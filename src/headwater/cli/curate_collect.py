@@ -10,6 +10,7 @@ import typer
 
 from headwater.cli.common import (
     Debug,
+    Force,
     Json,
     Quiet,
     Set,
@@ -98,7 +99,7 @@ def mix(
     ] = None,
     seed: Annotated[int, typer.Option(help="Another number chooses other rows.")] = 0,
     plan: Annotated[bool, typer.Option("--plan", help="Only say what would be taken.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite another result in --out.")] = False,
+    force: Force = False,
     text_field: Annotated[str, typer.Option(help="Field of a row that holds the text.")] = "text",
     id_field: Annotated[str, typer.Option(help="Field with a row's own id.")] = "id",
     domain_field: Annotated[str, typer.Option(help="Field with a row's domain.")] = "domain",

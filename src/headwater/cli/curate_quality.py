@@ -9,6 +9,7 @@ import typer
 
 from headwater.cli.common import (
     Debug,
+    Force,
     Json,
     Quiet,
     Set,
@@ -39,7 +40,6 @@ TextField = Annotated[str, typer.Option(help="Field of a row that holds the text
 IdField = Annotated[str, typer.Option(help="Field with a row's own id.")]
 Lang = Annotated[str, typer.Option(help="Language of all, such as zh.", show_default=False)]
 Domain = Annotated[str, typer.Option(help="Domain of all, such as web.", show_default=False)]
-Force = Annotated[bool, typer.Option("--force", help="Overwrite another result in --out.")]
 
 _NO_COMPARISON = {
     "dedup": {"exact": False, "minhash": False, "simhash": False, "ngram": False},

@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 from headwater.cli import curate, curate_collect, curate_evidence, curate_quality
 from headwater.cli.common import (
     Debug,
+    Force,
     Json,
     Quiet,
     finish,
@@ -51,7 +52,6 @@ Inputs = Annotated[
 Out = Annotated[
     Path | None, typer.Option("--out", "-o", help="Folder for kept, removed and report.", show_default=False)
 ]
-Force = Annotated[bool, typer.Option("--force", help="Overwrite another result in --out.")]
 TextField = Annotated[str, typer.Option(help="Field of a row that holds the text.")]
 IdField = Annotated[str, typer.Option(help="Field with a row's own id.")]
 FoldTraditional = Annotated[
