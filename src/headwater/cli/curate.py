@@ -23,6 +23,7 @@ from headwater.cli.common import (
     require_out,
     stage_lines,
 )
+from headwater.curate.records import QUARANTINE
 
 
 def command(
@@ -102,7 +103,6 @@ def command(
     finish({"out": str(folder), **report}, report_lines(folder, report), as_json=json_)
 
 
-QUARANTINE = "quarantine.jsonl"
 SHOWN_FILES = 5
 SMALL_BYTES = 4 << 20
 """Input below this is done in this process: starting workers would take longer."""

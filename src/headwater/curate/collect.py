@@ -31,11 +31,10 @@ from headwater.core.units import count_units
 from headwater.curate.config import COLLECT_VERSION, CollectConfig
 from headwater.curate.readers import read_file
 from headwater.curate.readers.share import Share
-from headwater.curate.records import DETAIL_CHARACTERS, Bad, Item, Record
+from headwater.curate.records import DETAIL_CHARACTERS, QUARANTINE, Bad, Item, Record
 from headwater.curate.shard_cache import ShardCache
 from headwater.curate.sources import ShardPlan, SourceFile, plan_shards
 
-QUARANTINE = "quarantine.jsonl"
 PART = "part"
 TEXT_PER_RAW_BYTE = 4
 """A document shard is closed when its text is this many times `shard_bytes`: compressed input expands about so much."""

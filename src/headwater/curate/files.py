@@ -31,12 +31,12 @@ from headwater.core.progress import SILENT, Reporter
 from headwater.core.shards import ShardFolder
 from headwater.core.stage import StageContext
 from headwater.curate.attributes import decisions_name, read_rows, texts_name
-from headwater.curate.collect import QUARANTINE
 from headwater.curate.config import CollectConfig, CurateConfig, SourceConfig, SplitConfig
 from headwater.curate.consolidate import removed_rows, row_cuts, without
 from headwater.curate.decisions import decide_corpus
 from headwater.curate.dedup.rows import KEPT, REMOVED, REPORT, visible_files
 from headwater.curate.identity import curate_digests, raw_inputs
+from headwater.curate.records import QUARANTINE
 from headwater.curate.report import curation_report
 from headwater.curate.results import finished, write_report
 from headwater.curate.sift import asked

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+QUARANTINE = "quarantine.jsonl"
 DETAIL_CHARACTERS = 200
 
 

@@ -21,7 +21,8 @@ from headwater.core.files import atomic_write
 from headwater.core.jsonl import parse_json, pretty_json
 from headwater.core.rawinput import UnreadableError, hash_file
 from headwater.core.shards import MANIFEST
-from headwater.curate.dedup.rows import KEPT, QUARANTINE, REMOVED, REPORT, BadRow, RowWriter, quarantine_bytes
+from headwater.curate.dedup.rows import KEPT, REMOVED, REPORT, BadRow, RowWriter, quarantine_bytes
+from headwater.curate.records import QUARANTINE
 
 NAMES = (KEPT, REMOVED, REPORT)
 _AGAIN = "make it again with --force, or choose another --out"

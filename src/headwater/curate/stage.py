@@ -21,12 +21,13 @@ from headwater.core.jsonl import pretty_json
 from headwater.core.rawinput import HashCache
 from headwater.core.shards import ShardFolder
 from headwater.core.stage import StageContext
-from headwater.curate.collect import QUARANTINE, CollectTask, plan_key, remove_parts, write_quarantine
+from headwater.curate.collect import CollectTask, plan_key, remove_parts, write_quarantine
 from headwater.curate.config import CollectConfig, CurateConfig
 from headwater.curate.consolidate import plan_output, write_removed, write_shard
 from headwater.curate.decisions import decide_corpus, remove_scratch, run_all
 from headwater.curate.fetch.fetch import retrievals
 from headwater.curate.identity import BENCHMARKS_ROOT
+from headwater.curate.records import QUARANTINE
 from headwater.curate.report import curation_report, split_table
 from headwater.curate.shard_cache import ShardCache, clear_old
 from headwater.curate.shares import collect_all

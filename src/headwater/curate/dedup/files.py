@@ -24,7 +24,6 @@ from headwater.curate.dedup.engine import Batch, Decisions, DocumentDedup, domai
 from headwater.curate.dedup.passages import PassageDedup, Passages
 from headwater.curate.dedup.rows import (
     KEPT,
-    QUARANTINE,
     REMOVED,
     REPORT,
     BadRow,
@@ -41,6 +40,7 @@ from headwater.curate.dedup.spool import Spool
 from headwater.curate.dedup.tokens import characters_before
 from headwater.curate.dedup.workplace import begun, workplace
 from headwater.curate.readers.jsonl import parse_object
+from headwater.curate.records import QUARANTINE
 from headwater.curate.results import commit, contents, finished, write_report
 
 BATCH_BYTES = 8 << 20

@@ -27,14 +27,14 @@ from headwater.core.jsonl import canonical_json
 from headwater.core.rawinput import walk_files
 from headwater.curate.lines import split_lines
 from headwater.curate.readers.jsonl import RowError, parse_object
-from headwater.curate.records import Reason
+from headwater.curate.records import QUARANTINE, Reason
 from headwater.curate.streams import RawStream
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".json.gz", ".ndjson", ".ndjson.gz", ".ndjson.zst", ".parquet")
 """What is read of a folder; a file that is named is read whatever it is called."""
 
 MOST_LINE_BYTES = 1 << 30
-KEPT, REMOVED, REPORT, QUARANTINE = "kept.jsonl.zst", "removed.jsonl.zst", "report.json", "quarantine.jsonl"
+KEPT, REMOVED, REPORT = "kept.jsonl.zst", "removed.jsonl.zst", "report.json"
 _BOM = b"\xef\xbb\xbf"
 
 
