@@ -121,13 +121,7 @@ def clean_document(
 
 
 def cleaning(
-    text: str,
-    *,
-    lang: str = "",
-    domain: str = "",
-    config: CurateConfig = _DEFAULT,
-    extracted: bool = False,
-    seen: Survey | None = None,
+    text: str, *, lang: str, domain: str, config: CurateConfig, extracted: bool, seen: Survey | None
 ) -> Generator[str, Guess, Cleaned]:
     """Clean one of several texts, whose languages `answered` tells together.
 
