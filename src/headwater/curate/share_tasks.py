@@ -81,8 +81,8 @@ def carry_out(item: CollectTask | ShareTask) -> dict[str, Any]:
 
 
 def read_share(task: ShareTask) -> dict[str, Any]:
-    """Read a share and write its documents and quarantine to scratch files, unless that was done. Returns its counts,
-    and what `_agree` and `_joins` need."""
+    """Read a share and write its documents and quarantine to scratch files, unless that was done. Returns its counts;
+    which records were met (`asked`), the same for all shares; and the batches of its documents (`blocks`)."""
     plan, out = task.collect.plan, task.collect.out
     part, name = task.name("jsonl"), task.name("arrow")
     if (facts := out.done(part)) is not None and out.done(name) is not None:

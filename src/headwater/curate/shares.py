@@ -111,7 +111,8 @@ def _agree(facts: Sequence[dict[str, Any]]) -> bool:
 
 
 def _joins(task: CollectTask, facts: Sequence[dict[str, Any]]) -> list[JoinTask]:
-    """The document shards of a plan: those that `collect_shard` would write. None if the shares do not agree."""
+    """The document shards of a plan: those that `collect_shard` would write; none of them if the shares do
+    not agree."""
     if not _agree(facts):
         return []
     shares = [ShareTask(task, number, len(facts)) for number in range(len(facts))]
@@ -120,7 +121,6 @@ def _joins(task: CollectTask, facts: Sequence[dict[str, Any]]) -> list[JoinTask]
         for share, fact in enumerate(facts)
         for batch, (block, documents, text_bytes) in enumerate(fact["blocks"])
     )
-
     texts = tuple(share.texts for share in shares)
     cut = cut_shards(
         (row[1:] for row in blocks), task.text_bytes, lambda share, batch: kept_sizes(texts[share], batch).tolist()
