@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from headwater.core.errors import InputError, UserError
-from headwater.core.jsonl import parse_json, read_jsonl
+from headwater.core.jsonl import json_fault, parse_json, read_jsonl
 from headwater.evaluate.statistics import (
     CONFIDENCE,
     RESAMPLES,
@@ -32,7 +32,6 @@ from headwater.evaluate.statistics import (
 
 SUMS = {"tokens": "token", "whitespace_words": "word", "units": "unit", "bytes": "byte"}
 """What nats are divided by, of the sums a record of a whole text has."""
-
 
 _AGAIN = "delete the file and score the task again with the same command"
 
@@ -95,7 +94,7 @@ def _unfinished(path: Path) -> str:
     except FileNotFoundError:
         return "it has no results.json: its run did not come to its end"
     except (OSError, ValueError) as error:
-        return f"its results.json cannot be read ({error}); the records alone are compared"
+        return f"its results.json cannot be read ({json_fault(error)}); the records alone are compared"
     return ""
 
 
