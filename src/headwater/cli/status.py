@@ -29,14 +29,14 @@ def command(
     from headwater.pipeline.schema import load
     from headwater.pipeline.status import overview, overview_text, status, status_text
 
-    reader = make_reporter() if verify else None
+    reporter = make_reporter() if verify else None
     if recipe is None:
         refuse("--set", bool(set_), "changes a recipe, and none is given")
-        facts = overview(workspace or Path("workspace"), reader)
+        facts = overview(workspace or Path("workspace"), reporter)
         finish(facts, overview_text(facts), as_json=json_)
         return _code([*facts["artifacts"], *facts["runs"]], verify)
     loaded = load(recipe, set_ or ())
-    facts = status(loaded, workspace or Path(loaded.config.workspace), reader)
+    facts = status(loaded, workspace or Path(loaded.config.workspace), reporter)
     options = [part for override in set_ or () for part in ("--set", override)]
     options += ["--workspace", str(workspace)] if workspace is not None else []
     finish(facts, status_text(facts, options), as_json=json_)
