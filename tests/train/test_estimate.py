@@ -18,6 +18,7 @@ from headwater.train.config import OptimizerConfig, PhaseConfig, TrainConfig
 from headwater.train.estimate import activation_bytes_per_token, choose_micro_batch, rank_state_size, state_size
 from headwater.train.phases import plan_run
 from headwater.train.train_module import TrainModule
+from tests.model.test_config import LLAMA_7B
 from tests.parallel.ranks import run_ranks
 
 SMALL = ModelConfig(
@@ -177,14 +178,7 @@ def test_what_the_ranks_share_leaves_room_for_larger_micro_batches() -> None:
 
 def test_a_7b_model_that_eight_gpus_share_is_not_refused_by_one_of_80_gb() -> None:
     """Gathered layers are bf16: 13 GiB of 57, not 26. What does not fit at all is still refused."""
-    seven = ModelConfig(
-        hidden_size=4096,
-        num_hidden_layers=32,
-        num_attention_heads=32,
-        intermediate_size=11008,
-        vocab_size=32000,
-        max_position_embeddings=4096,
-    )
+    seven = ModelConfig(**LLAMA_7B, max_position_embeddings=4096, vocab_size=32000)
     config = TrainConfig(steps=5, global_batch=512, seq_len=4096, activation_checkpointing="selective")
     parallel = ParallelConfig(dp_shard=8, zero_stage=2, micro_batch=2)
     half, whole = (rank_state_size(seven, config, parallel, precision).weights for precision in ("bf16", "fp32"))
