@@ -68,7 +68,7 @@ _RUNS = run_table()
 
 
 @kernel
-def decoded(data: Any, at: Any) -> Any:
+def _decode(data: Any, at: Any) -> Any:
     """(code point, bytes) of the character at a place of valid UTF-8."""
     first = np.int64(data[at])
     if first < 0x80:
@@ -133,7 +133,7 @@ def _begins_phrase(data: Any, at: Any, end: Any, table: Any, phrases: Any) -> An
     collected = 0
     likely = blank = False
     while at < end and data[at] != 10 and (likely or collected < 4):
-        point, size = decoded(data, at)
+        point, size = _decode(data, at)
         at += size
         if (collected == 0 and np.int64(table[point]) & EDGE) or (blank and (point == 32 or point == 9)):
             continue
@@ -218,7 +218,7 @@ def _look(data: Any, begin: Any, end: Any, table: Any, runs: Any, phrases: Any, 
                 continue
         elif 0xE4 <= data[at] <= 0xE9 and not (indent and (last_point == 32 or last_point == 9)):
             while at < end and 0xE4 <= data[at] <= 0xE9:
-                point, _ = decoded(data, at)
+                point, _ = _decode(data, at)
                 if table[point] != HAN | BEFORE:
                     break
                 last_point = point
@@ -234,7 +234,7 @@ def _look(data: Any, begin: Any, end: Any, table: Any, runs: Any, phrases: Any, 
                 window |= (np.uint64(data[at - 2]) << _BYTE) | np.uint64(data[at - 1])
                 continue
         first = np.int64(data[at])
-        point, size = decoded(data, at)
+        point, size = _decode(data, at)
         if size == 1:
             window = (window << _BYTE) | np.uint64(first)
         elif size == 3:
@@ -262,7 +262,7 @@ def _look(data: Any, begin: Any, end: Any, table: Any, runs: Any, phrases: Any, 
             elif kind == MARK:
                 inside = last_kind == LATIN or last_kind == LETTER or last_kind == MARK
             elif (kind == APOSTROPHE or kind == POINT) and at < end:
-                after = np.int64(table[decoded(data, at)[0]]) & KIND
+                after = np.int64(table[_decode(data, at)[0]]) & KIND
                 if kind == APOSTROPHE:
                     inside = (last_kind == LATIN or last_kind == LETTER) and (after == LATIN or after == LETTER)
                 else:
@@ -363,7 +363,7 @@ def _tidy(data: Any, at: Any, end: Any, table: Any, out: Any, to: Any) -> Any:
         indented = at
         while indented < end and (data[indented] == 32 or data[indented] == 9):
             indented += 1
-        if indented > at and not (indented < end and table[decoded(data, indented)[0]] & KIND == HAN):
+        if indented > at and not (indented < end and table[_decode(data, indented)[0]] & KIND == HAN):
             indented = at
         at = indented
         blank_since = to  # everything written from here on is spaces at the end of the line
