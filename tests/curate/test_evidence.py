@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from headwater.core.artifacts import Artifact
 from headwater.core.errors import InputError, UserError
-from headwater.curate.audit import audit, some_of_each_rule
+from headwater.curate.audit import audit, draw, some_of_each_rule
 from headwater.curate.config import CollectConfig, CurateConfig
 from headwater.curate.dedup.compare import containment, jaccard
 from headwater.curate.evidence import clopper_pearson, overlap, wilson
@@ -164,6 +164,13 @@ def test_a_new_shard_costs_only_itself(tmp_path: Path) -> None:
         tmp_path / "ws", collect(tmp_path / "ws", settings_), config.model_copy(update={"shard_bytes": 1 << 20})
     )
     assert kept(again).keys() == kept(fresh).keys(), "a damaged entry is made anew"
+
+
+def test_what_is_drawn_of_each_rule_is_what_is_drawn_of_it_alone() -> None:
+    rows = [{"id": str(number), "rule": "cba"[number * number % 7 % 3]} for number in range(300)]
+    alone = [list(draw(rows, 5, 0, [rule])) for rule in "abc"]
+    assert [len(some) for some in alone] == [5, 5, 5]
+    assert list(draw(rows, 5, 0, of_each_rule=True)) == [row for some in alone for row in some]
 
 
 def test_the_page_shows_where_everything_went(corpus: Artifact) -> None:

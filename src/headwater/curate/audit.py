@@ -85,8 +85,7 @@ def _check_rules(removals: Removals, rules: Sequence[str]) -> None:
 def some_of_each_rule(folder: Path, most: int) -> list[dict[str, Any]]:
     """Up to `most` removals of every rule, drawn at random, with both texts."""
     removals = removals_in(folder)
-    rules = sorted({row["rule"] for row in removals.rows()})
-    rows = [row for rule in rules for row in draw(removals.rows(), most, 0, [rule])]
+    rows = list(draw(removals.rows(), most, 0, of_each_rule=True))
     return _replayed(removals, rows) if rows else []
 
 
@@ -140,19 +139,27 @@ def _labelled(path: Path) -> dict[str, Any]:
 
 
 def draw(
-    removed: Iterable[dict[str, Any]], sample: int, seed: int, rules: Sequence[str] = ()
+    removed: Iterable[dict[str, Any]],
+    sample: int,
+    seed: int,
+    rules: Sequence[str] = (),
+    *,
+    of_each_rule: bool = False,
 ) -> Iterator[dict[str, Any]]:
-    """A random sample of removals, by a hash of seed and row: the same for the same seed."""
-    best: list[tuple[int, int, dict[str, Any]]] = []
+    """A random sample of removals, or `of_each_rule` one after the other, by a hash of seed and row: the same for the
+    same seed."""
+    drawn: dict[str, list[tuple[int, int, dict[str, Any]]]] = {}
     for number, row in enumerate(removed):
         if rules and row["rule"] not in rules:
             continue
         key = -xxhash.xxh3_64_intdigest(f"{seed}\0{row['id']}\0{number}".encode())
+        best = drawn.setdefault(row["rule"] if of_each_rule else "", [])
         if len(best) < sample:
             heapq.heappush(best, (key, number, row))
         elif best and key > best[0][0]:
             heapq.heapreplace(best, (key, number, row))
-    yield from (row for _, _, row in sorted(best, key=lambda entry: entry[1]))
+    for _, best in sorted(drawn.items()):
+        yield from (row for _, _, row in sorted(best, key=lambda entry: entry[1]))
 
 
 class _Replay:
