@@ -296,6 +296,9 @@ def test_without_room_for_scratch_files_one_worker_reads(tmp_path: Path) -> None
         context = StageContext(tmp_path, Three(), told)
         assert with_room([CollectTask(made, ShardFolder(tmp_path), SHARD_BYTES)], [3], context) == [of]
         assert said in told.lines[0]
+    most = replace(plan, files=(replace(plan.files[0], size=free_bytes(tmp_path) // 6),))  # of the room, decompressed
+    tasks = [CollectTask(most, ShardFolder(tmp_path), SHARD_BYTES)] * 2
+    assert with_room(tasks, [3, 3], StageContext(tmp_path, Three(), Told())) == [3, 1], "both read at the same time"
 
 
 def test_a_block_of_tiny_documents_is_not_held_whole(tmp_path: Path) -> None:

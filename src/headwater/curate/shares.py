@@ -74,13 +74,16 @@ def share_counts(tasks: Sequence[CollectTask], workers: int) -> list[int]:
 
 
 def with_room(tasks: Sequence[CollectTask], counts: Sequence[int], context: StageContext) -> list[int]:
-    """The counts, but 1 for a file whose documents would not fit on the disk twice. Says which files are shared."""
-    kept = list(counts)
+    """The counts, but 1 for a file whose documents would not fit on the disk twice, beside the scratch files of those
+    before it. Says which files are shared."""
+    kept, taken = list(counts), 0
     for at, task in enumerate(tasks):
         if counts[at] == 1:
             continue
-        name, scratch, free = task.plan.files[0].relative, _work(task.plan), free_bytes(task.out.dir)
+        name, scratch = task.plan.files[0].relative, _work(task.plan)
+        free = max(0, free_bytes(task.out.dir) - taken)
         if scratch < free:
+            taken += scratch
             what, why = f"{name} is read by {counts[at]} workers", "each reads its share; the result is that of one"
         else:
             kept[at] = 1
