@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater.plan import Layout, ModelSpec, TrainSpec, make_plan, parse_cluster, search, svg
+from headwater.plan.quantities import four_digits
 from headwater.plan.report import html
 from headwater.plan.search import _pareto
 
@@ -52,3 +53,13 @@ def test_one_point_is_drawn_too() -> None:
 
 def test_a_plan_without_a_pipeline_has_no_timeline() -> None:
     assert "no pipeline" in html(make_plan(MODEL, WORK, NODES_8, Layout(dp=64)))
+
+
+def test_large_figures_have_no_exponent() -> None:
+    assert [four_digits(v) for v in (0.88, 7.4213, 9999.4, 9999.6, 10790.2, 98_130.0)] == [
+        "0.88", "7.421", "9,999", "10,000", "10,790", "98,130",
+    ]  # fmt: skip
+    drawn = svg.stacked_bars({"step": {"matrix multiplies": 45_191.6, "attention": 6_309.5}}, "ms")
+    assert "51,501 ms" in drawn
+    assert "45,192 ms" in drawn
+    assert "e+0" not in drawn

@@ -94,6 +94,11 @@ def human(value: float, unit: str = "") -> str:
     return f"{value:.3g} {unit}".rstrip()
 
 
+def four_digits(value: float) -> str:
+    """`7.421`, `10,790`, for people: four digits or all before the point, never an exponent of a large number."""
+    return f"{value:,.4g}" if abs(value) < 9999.5 else f"{value:,.0f}"
+
+
 def gib(value: float) -> str:
     """Bytes as GiB with one decimal."""
     return f"{value / 2**30:.1f}"

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from .pipeline_events import Timeline
+from .quantities import four_digits
 
 PALETTE = (
     "#3b6ea5", "#e08a3c", "#5a9e6f", "#c44e52", "#8172b3", "#937860", "#da8bc3", "#8c8c8c", "#ccb974", "#64b5cd",
@@ -53,9 +54,11 @@ def stacked_bars(
             if value <= 0:
                 continue
             w = value / top * width
-            body.append(_box(x, y, w, height, PALETTE[names.index(name) % len(PALETTE)], f"{name}: {value:.3g} {unit}"))
+            body.append(
+                _box(x, y, w, height, PALETTE[names.index(name) % len(PALETTE)], f"{name}: {four_digits(value)} {unit}")
+            )
             x += w
-        body.append(_text(x + 6, y + height / 2 + 4, f"{sum(pieces.values()):,.4g} {unit}"))
+        body.append(_text(x + 6, y + height / 2 + 4, f"{four_digits(sum(pieces.values()))} {unit}"))
     bottom = 8 + len(bars) * (height + gap)
     if limit:
         x = left + limit / top * width

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .plan import LABELS, Plan
-from .quantities import human
+from .quantities import four_digits, human
 
 Row = tuple[str, ...]
 
@@ -183,4 +183,4 @@ def _figure(name: str, value: float) -> str:
         return f"{value / 2**30:.1f} GiB"
     if name.endswith("_dollars"):
         return dollars(value)
-    return f"{value:,.4g}" if value < 1e5 else f"{value:,.0f}"
+    return four_digits(value)
