@@ -247,3 +247,10 @@ def test_a_corpus_goes_out_as_json_lines_and_parquet(curated: Callable[[], Path]
         export_corpus(folder, tmp_path / "jsonl", "jsonl")
     with pytest.raises(InputError, match="no test split"):
         export_corpus(folder, tmp_path / "x", "jsonl", splits=["test"])
+
+
+def test_rows_that_name_no_language_are_not_guessed_and_said(tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text('{"text": "今天天气很好，我们去公园散步。", "domain": "web"}\n', "utf-8")
+    with pytest.raises(RecipeError, match="no text in language 'zh'") as refused:
+        mix_files([tmp_path / "in.jsonl"], tmp_path / "out", MixOptions(languages={"zh": 1.0}))
+    assert "each row names its own in `lang`; the languages are (none)" in str(refused.value.mend)

@@ -203,7 +203,8 @@ def _plan(sizes: dict[tuple[str, str], int], options: MixOptions, unit: str) -> 
     if missing := sorted(set(options.languages) - {lang for _, lang in sizes}):
         raise RecipeError(
             f"there is no text in language {missing[0]!r} in the inputs", where="mix",
-            mend="the languages are " + ", ".join(sorted({lang or "(none)" for _, lang in sizes})),
+            mend="each row names its own in `lang`; the languages are "
+            + ", ".join(sorted({lang or "(none)" for _, lang in sizes})),
         )  # fmt: skip
     asked = MixingConfig(languages=options.languages, language_temperature=options.language_temperature)
     target = language_targets(domains, asked)
