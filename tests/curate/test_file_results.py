@@ -282,6 +282,14 @@ def test_undo_of_a_folder_that_is_no_result_says_so(tmp_path: Path) -> None:
     assert "neither a corpus nor what a verb on files wrote" in str(done.exception)
 
 
+@pytest.mark.parametrize("verb", [["audit"], ["report"], ["undo", "dedup.exact"]], ids=" ".join)
+def test_a_result_that_is_not_there_is_said_to_be_missing(verb: list[str], tmp_path: Path) -> None:
+    out = [] if verb == ["audit"] else ["--out", str(tmp_path / "out")]
+    done = CliRunner().invoke(app, [*verb, str(tmp_path / "typo"), *out])
+    assert isinstance(done.exception, InputError)
+    assert "typo: no such file or folder" in str(done.exception)
+
+
 def test_inputs_without_a_row_name_options_that_the_verb_has(tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_text("\n")
     done = CliRunner().invoke(app, ["dedup", str(tmp_path / "in.jsonl"), "--out", str(tmp_path / "out")])

@@ -131,7 +131,9 @@ def file_report(folder: Path) -> dict[str, Any]:
 
 
 def neither(folder: Path) -> InputError:
-    """What is said of a folder that is no result."""
+    """What is said of a folder that is no result, or is not there."""
+    if not folder.exists():
+        return InputError("no such file or folder", where=str(folder), mend="check the path")
     return InputError(
         "this is neither a corpus nor what a verb on files wrote",
         where=str(folder),
