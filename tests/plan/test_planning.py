@@ -6,6 +6,7 @@ import json
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -280,11 +281,24 @@ def test_every_shipped_cluster_loads() -> None:
         ({"nvlink_domain": 7}, "divide"),
         ({"gpu": {"peak": {"bf16": 100}}}, "lacks"),
         ({"gpu_mtbf_hours": [3, 2, 1]}, "rising"),
+        ({1: 2, "colour": "red"}, "unknown field '1'"),
+        ({"calibration": {1: 2, "colour": 3}}, "unknown constant '1'"),
+        ({"gpu": {1: 2, "colour": 3}}, "unknown field '1'"),
     ],
 )
-def test_impossible_clusters_are_refused(fields: dict[str, object], said: str) -> None:
+def test_impossible_clusters_are_refused(fields: dict[Any, Any], said: str) -> None:
     with pytest.raises(InputError, match=said):
         from_config({"gpu": "a100", "gpus_per_node": 8, "nodes": 4, **fields})
+
+
+@pytest.mark.parametrize(
+    "data", [b"gpu: a100\xff\xfe", "gpu: a100".encode("utf-16"), b"name: 2026-99-99", b"gpu: [a100"]
+)
+def test_a_damaged_cluster_file_is_named(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "mine.yaml").write_bytes(data)
+    with pytest.raises(InputError, match="not YAML") as caught:
+        parse_cluster(tmp_path / "mine.yaml")
+    assert caught.value.where == str(tmp_path / "mine.yaml")
 
 
 def test_short_clusters_and_nonsense() -> None:

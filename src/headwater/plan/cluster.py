@@ -102,7 +102,7 @@ def of(part: Accelerator, per_node: int, nodes: int, *, name: str = "", **known:
 
 def from_config(raw: Mapping[str, Any], where: str = "cluster") -> ClusterSpec:
     """From the fields of a cluster file; every mistake is an InputError with its field."""
-    unknown = sorted(set(raw) - set(KEYS))
+    unknown = sorted(set(map(str, raw)) - set(KEYS))
     if unknown:
         raise InputError(f"unknown field {unknown[0]!r}", where=where, mend=f"known: {', '.join(KEYS)}")
     missing = [key for key in ("gpu", "gpus_per_node", "nodes") if key not in raw]
@@ -165,7 +165,7 @@ def from_config(raw: Mapping[str, Any], where: str = "cluster") -> ClusterSpec:
 def _measured(values: Any, where: str) -> dict[str, float]:
     """Constants of the cost model by name, as `headwater plan calibrate` writes them."""
     names = {f.name for f in fields(Coefficients)}
-    if not isinstance(values, Mapping) or (unknown := sorted(set(values) - names)):
+    if not isinstance(values, Mapping) or (unknown := sorted(set(map(str, values)) - names)):
         raise InputError(
             f"unknown constant {unknown[0]!r}" if isinstance(values, Mapping) else f"{values!r} is no mapping",
             where=where,
@@ -218,7 +218,7 @@ def parse(text: str | Path) -> ClusterSpec:
         )
     try:
         raw = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: no UTF-8, or a date that there is not
         raise InputError(f"not YAML: {error}", where=str(path), mend="write `field: value` lines") from error
     if not isinstance(raw, Mapping):
         raise InputError(

@@ -83,7 +83,7 @@ def _merge(raw: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 def from_mapping(name: str, entry: Mapping[str, Any]) -> Accelerator:
     """Build an accelerator from the fields of `hardware.yaml` (also used for a part given in a cluster file)."""
-    unknown = sorted(set(entry) - {*FIELDS, *REQUIRED})
+    unknown = sorted(set(map(str, entry)) - {*FIELDS, *REQUIRED})
     if unknown:
         known = ", ".join((*REQUIRED, *FIELDS))
         raise InputError(f"unknown field {unknown[0]!r}", where=f"gpu {name}", mend=f"known: {known}")

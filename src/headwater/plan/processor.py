@@ -16,6 +16,16 @@ from headwater.core.errors import InputError
 
 from .quantities import plain
 
+LIMITS = {
+    "process_bytes": 1e15,
+    "rank_bytes": 1e15,
+    "allocator_share": 1e3,
+    "neighbours": 1e3,
+    "attention_tile": 1e6,
+    "attention_kept_keys": 1e9,
+}
+"""The most of each; above are slips of a key, which would end in sums without a meaning."""
+
 
 @dataclass(frozen=True)
 class Processor:
@@ -60,6 +70,10 @@ def from_mapping(values: Any, where: str) -> Processor:
     for name, value in found.items():
         if value < 0:
             raise InputError(f"{value:g} is below 0", where=f"{where}.{name}", mend="use 0 or more")
+        if value > LIMITS[name]:
+            raise InputError(
+                f"{value:g} is more than a machine has", where=f"{where}.{name}", mend=f"at most {LIMITS[name]:g}"
+            )
     if found.get("process_bytes", 0.0) <= 0:
         raise InputError("process_bytes is not given", where=where, mend="measure it: headwater plan calibrate")
     return Processor(**found)
