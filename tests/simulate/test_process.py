@@ -174,6 +174,7 @@ def test_probabilities_that_are_kept_are_counted_up_to_their_window() -> None:
         ({"neighbours": -0.1}, "below 0"),
         ({"process_bytes": 0.0}, "process_bytes is not given"),
         ({"allocator_share": "20 %"}, "unit"),
+        ({"neighbours": 1e300, "attention_tile": 1e300}, "more than a machine has"),
     ],
 )
 def test_an_impossible_processor_is_refused(fields: dict[str, Any], said: str) -> None:
@@ -185,6 +186,29 @@ def test_a_run_on_a_cpu_is_not_compared_with_a_gpus_cluster(tmp_path: Path, caps
     run = finished(tmp_path / "run", 64)
     assert run_command(["plan", "compare", str(run), "--cluster", "a100-80gb:8x1", "--json"]) == 2
     assert "what a process takes" in json.loads(capsys.readouterr().out)["error"]["what"]
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "said"),
+    [
+        ("run.json", "model", "run.json: model is missing"),
+        ("run.json", "train", "run.json: train is missing"),
+        ("metrics.jsonl", "mem_allocated", "metrics.jsonl: mem_allocated is missing"),
+        ("metrics.jsonl", "tokens", "metrics.jsonl: tokens is missing"),
+        ("events.jsonl", "precision", "events.jsonl: precision is missing"),
+        ("events.jsonl", "event", "no start is recorded"),
+    ],
+)
+def test_a_damaged_record_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, key: str, said: str
+) -> None:
+    run = finished(tmp_path / "run", 64)
+    path = run / name
+    path.write_text(path.read_text().replace(f'"{key}"', '"lost"'))
+    (tmp_path / "machine.yaml").write_text(json.dumps(machine()))
+    assert run_command(["plan", "compare", str(run), "--cluster", str(tmp_path / "machine.yaml"), "--json"]) == 2
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert said in f"{error['where']}: {error['what']}"
 
 
 @pytest.mark.soak

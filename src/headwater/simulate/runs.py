@@ -12,6 +12,7 @@ that was disturbed least, which is what a machine that others use too can be hel
 from __future__ import annotations
 
 import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ from headwater.plan import ClusterSpec, Plan, TrainSpec, make_plan
 from headwater.simulate.layouts import layout_of, model_of
 from headwater.train.config import TrainConfig
 from headwater.train.run_folder import RunFolder
+
+DAMAGED = "the record is damaged: put back a copy of it, or compare another run"
 
 
 @dataclass(frozen=True)
@@ -104,10 +107,16 @@ def plan_of_run(folder: Path, cluster: ClusterSpec) -> Planned:
     not say in which layout and micro-batch it was trained."""
     run = RunFolder.open(folder)
     lines = [line for line in run.metrics() if line.get("step_seconds")]
-    started = [event for event in run.events() if event["event"] == "started"]
-    if len(lines) < 5 or not started:
+    started = [event for event in run.events() if event.get("event") == "started"]
+    if len(lines) < 5:
         raise UserError(f"{len(lines)} steps are recorded", where=str(folder), mend="compare a run of 5 steps or more")
+    if not started:
+        raise InputError("no start is recorded", where=str(run.path / "events.jsonl"), mend=DAMAGED)
     record = run.record
+    _held(record, ("model", "train"), run.path / "run.json")
+    _held(started[-1], ("precision",), run.path / "events.jsonl")
+    for line in lines:
+        _held(line, ("step", "tokens", "mem_allocated"), run.metrics_path)
     model, train = ModelConfig.model_validate(record["model"]), TrainConfig.model_validate(record["train"])
     work = TrainSpec(
         tokens=float(max(1, lines[-1]["tokens"])),
@@ -134,6 +143,12 @@ def plan_of_run(folder: Path, cluster: ClusterSpec) -> Planned:
         cluster = cluster.with_nodes(-(-parallel.ranks // cluster.gpus_per_node))
     layout = layout_of(parallel, train, model.num_hidden_layers, started[-1]["micro_batch"])
     return Planned(run, make_plan(model_of(model, run.run_id), work, cluster, layout), lines, notes)
+
+
+def _held(values: Mapping[str, Any], names: Sequence[str], path: Path) -> None:
+    for name in names:
+        if values.get(name) is None:
+            raise InputError(f"{name} is missing", where=str(path), mend=DAMAGED)
 
 
 def compare_run(folder: Path, cluster: ClusterSpec) -> Beside:
