@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import yaml
 
 from headwater.cli.main import run_command
+from headwater.core.errors import UserError
 from headwater.model import ModelConfig
 from headwater.parallel.config import ParallelConfig
 from headwater.parallel.divisibility import tensor_problems
@@ -55,6 +57,19 @@ def test_an_unknown_constant_is_refused(tmp_path: Path, capsys: pytest.CaptureFi
     recipe = Path(__file__).resolve().parents[2] / "recipes" / "quickstart.yaml"
     assert run_command(["plan", str(recipe), "--cluster", str(path), "--json"]) == 2
     assert "speed" in json.loads(capsys.readouterr().out)["error"]["what"]
+
+
+def test_a_place_for_the_file_is_looked_at_before_measuring(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measured(precision: str, device: torch.device, folder: Path) -> dict[str, Any]:
+        assert folder.is_dir()
+        raise UserError("measured")
+
+    monkeypatch.setattr("headwater.simulate.calibrate.calibrate", measured)
+    for output, said in ((tmp_path, "a folder"), (tmp_path / "new" / "deep" / "machine.yaml", "measured")):
+        assert run_command(["plan", "calibrate", "--output", str(output), "--json"]) == 2
+        assert said in json.loads(capsys.readouterr().out)["error"]["what"]
 
 
 def test_a_run_is_put_beside_the_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from headwater.cli.common import finish, make_reporter
+from headwater.cli.common import finish, make_reporter, write_named
 from headwater.core.errors import HeadwaterError, UserError
 
 MEASURED = ("fp32", "tf32", "bf16", "fp16", "fp8")
@@ -43,6 +43,10 @@ def calibrate(precision: str | None, output: Path | None, *, as_json: bool, quie
         raise UserError(
             f"{precision!r} is not measured", where="--precision", mend=f"one of {', '.join(MEASURED)}, or leave it out"
         )
+    if output is not None:
+        if output.is_dir():
+            raise UserError("a folder, and a file is to be written", where=str(output), mend="name a file in it")
+        output.parent.mkdir(parents=True, exist_ok=True)  # here, not after minutes of measuring
     device = choose_device("auto")
     chosen, why = choose_precision(precision or "auto", device, 256)
     make_reporter(quiet=quiet).info(f"measuring {device} in {chosen} ({why}); best while nothing else runs")
@@ -54,7 +58,7 @@ def calibrate(precision: str | None, output: Path | None, *, as_json: bool, quie
             machine = with_messages(with_processor(machine, runs), runs)
     text = as_yaml(machine)
     if output is not None:
-        output.write_text(text, encoding="utf-8")
+        write_named(output, text.encode())
         text = f"{output}: {machine['notes']}"
     finish(machine, text.rstrip("\n"), as_json=as_json)
 
