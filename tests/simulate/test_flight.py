@@ -19,6 +19,7 @@ from headwater.parallel.config import ParallelConfig
 from headwater.simulate.allocator import reserved
 from headwater.simulate.flight import FlightReport, fly, simulated_micro_batches
 from headwater.simulate.rank import Flight, Module
+from headwater.simulate.text import text
 from headwater.train.config import TrainConfig
 
 MODEL = ModelConfig(
@@ -85,6 +86,7 @@ def test_the_schedule_is_what_was_run(three_dimensions: FlightReport) -> None:
     assert 0.05 < three_dimensions.timeline.bubble < 0.4
     assert "rank 1" in three_dimensions.timeline.svg()
     assert len(three_dimensions.timeline.ascii(80).splitlines()) == 2
+    assert "of passes in one column the last is shown" in text(three_dimensions, [])
 
 
 @pytest.mark.parametrize(

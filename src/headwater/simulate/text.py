@@ -51,7 +51,7 @@ def text(report: FlightReport, rows: list[Row], *, width: int = 100) -> str:
         lines += [
             "",
             f"schedule as run: {parallel.schedule}, {report.timeline.bubble:.1%} of the step idle if products took all "
-            "the time (digits forward, letters back, w weight gradients)",
+            "the time (digits forward, letters back, w weight gradients; of passes in one column the last is shown)",
             report.timeline.ascii(width),
         ]
     if rows:
