@@ -70,6 +70,7 @@ def test_every_mistake_of_a_recipe_is_in_text_and_json(call: Call, tmp_path: Pat
         (["recipe", "validate", "."], "this is a folder"),
         (["lineage", "0123456789abcdef"], "there is no path, fingerprint or run"),
         (["status", "--set", "seed=1"], "none is given"),
+        (["status", "--verify", "--workspace", "/dev/null"], "a file, not a workspace"),
         (["init", "/dev/null/recipe.yaml"], "cannot be read or written"),
     ],
 )

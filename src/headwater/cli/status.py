@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from headwater.cli.common import Debug, Json, Set, Workspace, finish, make_reporter, refuse
+from headwater.core.errors import UserError
 
 
 def command(
@@ -32,6 +33,10 @@ def command(
     reporter = make_reporter() if verify else None
     if recipe is None:
         refuse("--set", bool(set_), "changes a recipe, and none is given")
+        if workspace is not None and workspace.exists() and not workspace.is_dir():
+            raise UserError(
+                "a file, not a workspace", where=str(workspace), mend="name the folder of artifacts and runs"
+            )
         facts = overview(workspace or Path("workspace"), reporter)
         finish(facts, overview_text(facts), as_json=json_)
         return _code([*facts["artifacts"], *facts["runs"]], verify)
