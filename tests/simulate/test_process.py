@@ -18,7 +18,7 @@ from headwater.parallel.config import ParallelConfig
 from headwater.plan import Layout, ModelSpec, TrainSpec, make_plan
 from headwater.plan.cluster import from_config
 from headwater.simulate.process import fit_line, with_messages, with_processor
-from headwater.simulate.runs import compare_run, plan_of_run
+from headwater.simulate.runs import Beside, compare_run, plan_of_run
 
 MIB = float(1 << 20)
 
@@ -224,3 +224,10 @@ def test_this_machines_runs_are_predicted_within_a_tenth_of_their_memory(tmp_pat
     cluster = from_config(yaml.safe_load(path.read_text()))
     ratios = [compare_run(run, cluster).memory_ratio for run in runs]
     assert np.abs(np.array(ratios) - 1.0).max() < 0.1, ratios
+
+
+def test_what_a_person_reads_has_no_exponent() -> None:
+    text = Beside("run", 15, 0.2212, 0.3922, 0.3736, 4096, 533.1 * 2**20, 611.8 * 2**20, []).text()
+    assert "18,517" in text
+    assert "10,444" in text
+    assert "e+0" not in text

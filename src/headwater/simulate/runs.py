@@ -21,6 +21,7 @@ from headwater.core.errors import InputError, UserError
 from headwater.model import ModelConfig
 from headwater.parallel.config import ParallelConfig
 from headwater.plan import ClusterSpec, Plan, TrainSpec, make_plan
+from headwater.plan.quantities import four_digits
 from headwater.simulate.layouts import layout_of, model_of
 from headwater.train.config import TrainConfig
 from headwater.train.run_folder import RunFolder
@@ -83,7 +84,7 @@ class Beside:
             ("peak memory, MiB", self.predicted_bytes / mib, self.measured_bytes / mib, self.memory_ratio),
         )  # fmt: skip
         lines = [f"{self.run}, {self.steps:,} steps", f"  {'':<34}{'predicted':>12}{'measured':>12}{'ratio':>8}"]
-        lines += [f"  {name:<34}{a:>12.4g}{b:>12.4g}{ratio:>8.2f}" for name, a, b, ratio in rows]
+        lines += [f"  {name:<34}{four_digits(a):>12}{four_digits(b):>12}{ratio:>8.2f}" for name, a, b, ratio in rows]
         return "\n".join([*lines, *(f"  {note}" for note in self.notes)])
 
 
