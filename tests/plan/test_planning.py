@@ -283,6 +283,8 @@ def test_every_shipped_cluster_loads() -> None:
         ({"gpu_mtbf_hours": [3, 2, 1]}, "rising"),
         ({1: 2, "colour": "red"}, "unknown field '1'"),
         ({"calibration": {1: 2, "colour": 3}}, "unknown constant '1'"),
+        ({"calibration": {"latency": -1}}, "not 0 or more"),
+        ({"calibration": {"gemm_sustained": 0}}, "not above 0"),
         ({"gpu": {1: 2, "colour": 3}}, "unknown field '1'"),
     ],
 )

@@ -29,6 +29,7 @@ SHORT = re.compile(r"^\s*([A-Za-z0-9_.-]+):(\d+)(?:x(\d+))?\s*$")
 # the default is the usual range and its middle.
 MTBF_HOURS = (20_000.0, 35_000.0, 50_000.0)
 MTBF_LIMITS = (1.0, 1e9)
+DIVISORS = ("gemm_sustained", "flash2", "memory_efficiency", "intra_efficiency")  # rates that times are divided by
 LARGEST_DOMAIN = 16_384  # a pod of TPU v5p has 8,960
 KEYS = (
     "name", "gpu", "gpus_per_node", "nodes", "nvlink_domain", "nic_per_node", "nic_per_gpu", "storage_bandwidth",
@@ -171,7 +172,12 @@ def _measured(values: Any, where: str) -> dict[str, float]:
             where=where,
             mend=f"known: {', '.join(sorted(names))}",
         )
-    return {str(name): plain(value, f"{where}.{name}") for name, value in values.items()}
+    found = {str(name): plain(value, f"{where}.{name}") for name, value in values.items()}
+    for name, value in found.items():
+        if value < 0 or (value == 0 and name in DIVISORS):
+            least = "above 0" if name in DIVISORS else "0 or more"
+            raise InputError(f"{value:g} is not {least}", where=f"{where}.{name}", mend="headwater plan calibrate")
+    return found
 
 
 def _three(value: Any, where: str) -> tuple[float, float, float]:
