@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -209,6 +213,36 @@ def test_a_damaged_record_is_named(
     assert run_command(["plan", "compare", str(run), "--cluster", str(tmp_path / "machine.yaml"), "--json"]) == 2
     error = json.loads(capsys.readouterr().out)["error"]
     assert said in f"{error['where']}: {error['what']}"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
+def test_a_killed_calibration_leaves_no_training_behind(tmp_path: Path) -> None:
+    code = f"""
+from pathlib import Path
+from headwater.cli.plan_measured import own_runs
+own_runs(Path({str(tmp_path)!r}), "bf16", 1)
+"""
+    parent = subprocess.Popen([sys.executable, "-c", code])
+    children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children")
+    wait_until(lambda: children.read_text().split() != [])
+    (child,) = children.read_text().split()
+    parent.kill()
+    parent.wait()
+    wait_until(lambda: state_of(child) in ("gone", "Z"), seconds=1.0)  # by itself it would take several
+
+
+def wait_until(true: Callable[[], bool], seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def state_of(pid: str) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except FileNotFoundError:
+        return "gone"
 
 
 @pytest.mark.soak

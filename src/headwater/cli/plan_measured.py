@@ -96,8 +96,12 @@ def own_runs(
 
 
 def _command(folder: Path, *words: str) -> None:
+    from headwater.parallel.rank_process import die_with_parent
+
     command = [sys.executable, "-m", "headwater.cli.main", *words]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    done = subprocess.run(  # a command ends with this process, however that ends
+        command, cwd=folder, capture_output=True, text=True, check=False, preexec_fn=die_with_parent
+    )
     if done.returncode:
         raise HeadwaterError(
             f"a small training failed: {(done.stderr or done.stdout).strip()[-500:]}",
